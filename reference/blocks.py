@@ -1,0 +1,97 @@
+"""Which rows see which keys, and which rows are computed together.
+
+Everything here follows from the two row pointers and the sizes of the tensors. Request b owns query rows
+qo_indptr[b] .. qo_indptr[b + 1] and key positions kv_indptr[b] .. kv_indptr[b + 1]; its row i sees the first
+kv_len - q_len + i + 1 of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs
+
+# Memory budget: at most this many elements in any one temporary (32 MiB in float64), save that one row's scores
+# against all its keys are never split (131,072 keys are 16 MiB). A reference holds about ten such temporaries.
+ELEMENTS = 2**22
+
+KEY_DIM = CKV_DIM + KPE_DIM
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of one request; the first of them sees `visible` keys, each later one sees one key more."""
+
+    row: int
+    count: int
+    visible: int
+    slot: int  # the request's first position in kv_indices
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows computed together: R consecutive rows of each of G requests, alike in how many keys each row sees."""
+
+    rows: Tensor  # [G, R] int64, query rows
+    visible: Tensor  # [R] int64 >= 1, number of keys that a row sees
+    slots: Tensor  # [G, K] int64, positions in kv_indices of the keys that the last row sees
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape [G, R, 16, K] of the block's scores."""
+        return (*self.rows.shape, NUM_HEADS, self.slots.shape[1])
+
+    def key_parts(self) -> Iterator[slice]:
+        """The keys in pieces that keep the gathered keys, [G, part, 576], within the memory budget."""
+        requests, keys = self.slots.shape
+        step = max(1, ELEMENTS // (requests * KEY_DIM))
+        return (slice(start, min(start + step, keys)) for start in range(0, keys, step))
+
+
+def row_spans(inputs: Inputs) -> tuple[list[Span], list[Span]]:
+    """The rows that see a key, as (live, lost); all other rows are empty. Copies the row pointers to the CPU.
+
+    Lost rows see a key position outside kv_indices: they are NaN. Rows are never counted twice and never lie outside
+    the tensors, whatever the row pointers hold.
+    """
+    qo_indptr, kv_indptr = inputs.qo_indptr.tolist(), inputs.kv_indptr.tolist()
+    num_slots = inputs.num_kv_indices if inputs.num_pages else 0
+    live, lost = [], []
+    free = 0  # rows before this one belong to an earlier request
+    for request in range(inputs.batch):
+        row, row_end = qo_indptr[request], qo_indptr[request + 1]
+        slot, slot_end = kv_indptr[request], kv_indptr[request + 1]
+        prefix = (slot_end - slot) - (row_end - row)  # row i sees prefix + i + 1 keys
+        begin, end = max(row, free, 0), min(row_end, inputs.total_q)
+        free = max(free, end)
+        if slot_end <= slot:
+            continue
+        begin = max(begin, row - prefix)
+        in_bounds = max(0, num_slots - slot) if slot >= 0 else 0
+        first_lost = min(max(row - prefix + in_bounds, begin), end)
+        if begin < first_lost:
+            live.append(Span(begin, first_lost - begin, prefix + begin - row + 1, slot))
+        if first_lost < end:
+            lost.append(Span(first_lost, end - first_lost, prefix + first_lost - row + 1, slot))
+    return live, lost
+
+
+def blocks(spans: list[Span], device: torch.device) -> Iterator[Block]:
+    """Cut spans into blocks within the memory budget; spans of equal lengths, however many, share blocks."""
+    alike: dict[tuple[int, int], list[Span]] = {}
+    for span in spans:
+        alike.setdefault((span.count, span.visible), []).append(span)
+    for (count, visible), group in alike.items():
+        keys = visible + count - 1
+        rows_per_block = max(1, min(count, ELEMENTS // (NUM_HEADS * max(keys, KEY_DIM))))
+        spans_per_block = max(1, ELEMENTS // max(rows_per_block * NUM_HEADS * max(keys, KEY_DIM), keys * KEY_DIM))
+        row = torch.tensor([span.row for span in group], device=device)
+        slot = torch.tensor([span.slot for span in group], device=device)
+        for part in range(0, len(group), spans_per_block):
+            members = slice(part, part + spans_per_block)
+            for start in range(0, count, rows_per_block):
+                offset = torch.arange(start, min(start + rows_per_block, count), device=device)
+                key = torch.arange(visible + min(start + rows_per_block, count) - 1, device=device)
+                yield Block(row[members, None] + offset, visible + offset, slot[members, None] + key)

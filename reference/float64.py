@@ -1,0 +1,142 @@
+"""The golden reference, in float64.
+
+    logit  = sm_scale * (q_nope . ckv_j + q_pe . kpe_j)        for the keys j that the row sees
+    output = sum_j softmax(logit)_j * ckv_j
+    lse    = log2 sum_j exp(logit_j)
+
+sm_scale is the float32 number nearest to the one given. A row that sees no key has output +0 and lse -inf. A row that
+sees a position outside kv_indices, or a page outside the cache, is NaN throughout. Keys that a row does not see never
+matter, whatever they hold; for those it does see, IEEE arithmetic decides: 0 * inf is NaN.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs
+
+from .blocks import Block, blocks, row_spans
+
+LOG2_E = math.log2(math.e)
+
+
+def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Output [total_q, 16, 512] and base-2 lse [total_q, 16], both float64, on the device of the inputs."""
+    output, lse = empty_results(inputs)
+    live, lost = row_spans(inputs)
+    for span in lost:
+        output[span.row : span.row + span.count] = math.nan
+        lse[span.row : span.row + span.count] = math.nan
+    for block in blocks(live, inputs.device):
+        result = evaluate(inputs, block)
+        output[block.rows], lse[block.rows] = result.output, result.lse
+    return output, lse
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One block evaluated; float64."""
+
+    scores: Tensor  # [G, R, 16, K] base-2 logits, -inf where the row does not see the key
+    weights: Tensor  # [G, R, 16, K] softmax, 0 where the row does not see the key
+    lse: Tensor  # [G, R, 16]
+    output: Tensor  # [G, R, 16, 512]
+
+
+def evaluate(inputs: Inputs, block: Block) -> Attention:
+    """Attention of one block of rows."""
+    hidden = hidden_keys(block)
+    scores = scaled_scores(inputs, block).masked_fill_(hidden, -math.inf)
+    top = scores.amax(-1, keepdim=True)
+    weights = torch.exp2(scores - top)
+    total = weights.sum(-1, keepdim=True)
+    weights /= total
+    lse = (top + torch.log2(total))[..., 0]
+    output = weighted_values(inputs, block, weights, hidden)
+
+    lost = sees_invalid_page(inputs, block)[..., None]
+    return Attention(scores, weights, lse.masked_fill_(lost, math.nan), output.masked_fill_(lost[..., None], math.nan))
+
+
+def empty_results(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Results in which every row is empty: output +0, lse -inf."""
+    output = torch.zeros(inputs.total_q, NUM_HEADS, CKV_DIM, dtype=torch.float64, device=inputs.device)
+    lse = torch.full((inputs.total_q, NUM_HEADS), -math.inf, dtype=torch.float64, device=inputs.device)
+    return output, lse
+
+
+def base2_scale(inputs: Inputs) -> float:
+    """sm_scale rounded to float32, times log2(e): what turns q . k into a base-2 logit."""
+    return torch.tensor(inputs.sm_scale, dtype=torch.float32).item() * LOG2_E
+
+
+def hidden_keys(block: Block) -> Tensor:
+    """[R, 1, K] bool: the row does not see the key."""
+    return torch.arange(block.slots.shape[1], device=block.slots.device) >= block.visible[:, None, None]
+
+
+def queries(inputs: Inputs, block: Block) -> Tensor:
+    """[G, R * 16, 576] float64: q_nope and q_pe side by side; heads are rows, as all heads share the keys."""
+    query = torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1).double()
+    return query.flatten(1, 2)
+
+
+def keys(inputs: Inputs, block: Block, part: slice) -> Tensor:
+    """[G, part, 576] float64: ckv and kpe side by side; the first 512 columns are the values. Zero for an invalid page."""
+    page, invalid = pages(inputs, block.slots[:, part])
+    key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1).double()
+    return key.masked_fill_(invalid[..., None], 0.0)
+
+
+def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """The page at each position of kv_indices, brought into the cache, and whether it was outside; like `slots`."""
+    page = inputs.kv_indices[slots].long()
+    return page.clamp(0, inputs.num_pages - 1), (page < 0) | (page >= inputs.num_pages)
+
+
+def scaled_scores(inputs: Inputs, block: Block) -> Tensor:
+    """[G, R, 16, K] float64 base-2 logits of every key of the block, seen or not."""
+    query, scale = queries(inputs, block), base2_scale(inputs)
+    scores = torch.empty(block.shape, dtype=torch.float64, device=query.device)
+    for part in block.key_parts():
+        product = query @ keys(inputs, block, part).mT
+        scores[..., part] = product.mul_(scale).unflatten(1, block.shape[1:3])
+    return scores
+
+
+def weighted_values(inputs: Inputs, block: Block, weights: Tensor, hidden: Tensor) -> Tensor:
+    """[G, R, 16, 512] sum of weight * value over the keys that each row sees."""
+    output = torch.zeros(*block.shape[:3], CKV_DIM, dtype=torch.float64, device=weights.device)
+    for part in block.key_parts():
+        value = keys(inputs, block, part)[..., :CKV_DIM]
+        weight = weights[..., part].flatten(1, 2)
+        finite = value.isfinite()
+        output += (weight @ torch.where(finite, value, 0.0)).view_as(output)
+        if not finite.all():
+            seen = (~hidden[..., part]).expand(weights[..., part].shape).flatten(1, 2)
+            output += non_finite_values(weight, seen, value).view_as(output)
+    return output
+
+
+def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:
+    """What the infinities and NaNs among the values that a row sees add to its sum; 0 where there are none.
+
+    weight, seen [G, rows, K]; value [G, K, columns]; result [G, rows, columns]. A product of indicators counts the terms
+    of each kind, so that an unseen key's 0 * inf cannot reach the row.
+    """
+
+    def occurs(selected: Tensor, kind: Tensor) -> Tensor:
+        return selected.double() @ kind.double() > 0
+
+    up, down = occurs(seen & (weight > 0), value.isposinf()), occurs(seen & (weight > 0), value.isneginf())
+    nan = occurs(seen, value.isnan()) | occurs(seen & (weight == 0), value.isinf()) | (up & down)
+    added = torch.zeros(nan.shape, dtype=torch.float64, device=nan.device)
+    return added.masked_fill_(up, math.inf).masked_fill_(down, -math.inf).masked_fill_(nan, math.nan)
+
+
+def sees_invalid_page(inputs: Inputs, block: Block) -> Tensor:
+    """[G, R] bool: some key that the row sees names a page outside the cache."""
+    _, invalid = pages(inputs, block.slots)
+    return (invalid.cumsum(-1) > 0)[:, block.visible - 1]
