@@ -6,6 +6,7 @@ in its weight-absorbed form, over a KV cache paged one token to a page.
 
 import math
 import numbers
+from ctypes import c_float
 from dataclasses import dataclass, fields
 
 import torch
@@ -157,13 +158,10 @@ def check_scale(sm_scale: float) -> float:
         sm_scale = sm_scale.item()
     if isinstance(sm_scale, bool) or not isinstance(sm_scale, numbers.Real):
         raise TypeError(f"sm_scale is {_kind(sm_scale)}, must be a real number")
-    scale = float(sm_scale)
-    if not abs(scale) <= _FLOAT32_MAX:
-        raise ValueError(f"sm_scale is {scale}, must be finite in float32")
+    scale = c_float(sm_scale).value
+    if not math.isfinite(scale):
+        raise ValueError(f"sm_scale is {sm_scale}, must be finite in float32")
     return scale
-
-
-_FLOAT32_MAX = torch.finfo(torch.float32).max
 
 
 def _check_tensor(

@@ -1,0 +1,11 @@
+"""Paged causal prefill attention of DeepSeek MLA, in Triton."""
+
+from . import interpreter
+
+# Triton reads TRITON_INTERPRET while it is imported, so this comes before the kernel.
+interpreter.switch_on_without_gpu()
+
+from .contract import CONTRACTS, DEFINITION, PROMISES, Inputs, check_inputs  # noqa: E402
+from .prefill import run  # noqa: E402
+
+__all__ = ["CONTRACTS", "DEFINITION", "PROMISES", "Inputs", "check_inputs", "run"]
