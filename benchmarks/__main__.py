@@ -1,0 +1,91 @@
+"""`python -m benchmarks`: our kernel, or another beside it, on the 44 workloads; checked against float64 in the same run."""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+import triton
+
+from benchmarks.timing import host_us, kernel_us
+from benchmarks.workloads import Cache, Workload, build, load_workloads, sample_rows
+from fuzz.target import Target, load
+from kernel.contract import Inputs
+from reference import float64
+
+CHECKED_ROWS = 32
+
+
+def main() -> int:
+    arguments = _parse()
+    if not torch.cuda.is_available():
+        print("benchmarks need a CUDA GPU: torch sees none")
+        return 2
+    targets = {spec: load(spec) for spec in ("kernel:run", *arguments.against)}
+    workloads = [w for w in load_workloads() if not arguments.only or w.name in arguments.only]
+    generator = torch.Generator("cuda").manual_seed(arguments.seed)
+    cache = Cache.random(torch.device("cuda"), generator)
+    rows = []
+    for workload in workloads:
+        inputs = build(workload, cache, generator)
+        for spec, target in targets.items():
+            rows.append(_measure(workload, inputs, spec, target, generator))
+            print(_line(rows[-1]), flush=True)
+    for spec in targets:
+        print(_means(spec, [row for row in rows if row["kernel"] == spec]))
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"machine": _machine(), "rows": rows}, indent=1, allow_nan=False) + "\n")
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--against", action="append", default=[], metavar="SPEC", help="also time module:function")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this workload")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def _measure(workload: Workload, inputs: Inputs, spec: str, target: Target, generator: torch.Generator) -> dict:
+    output, lse = target(inputs)
+    sampled, alone = sample_rows(inputs, CHECKED_ROWS, generator)
+    expected, expected_lse = float64.attention(alone)
+    error = (output[sampled].double() - expected).norm() / expected.norm()
+    lse_error = (lse[sampled].double() - expected_lse).abs().max()
+    us = kernel_us(lambda: target(inputs))
+    return {
+        "name": workload.name,
+        "kernel": spec,
+        "us": us,
+        "host_us": host_us(lambda: target(inputs)),
+        "tflops": workload.gflop / us * 1e-3,
+        "of_roof": workload.roof_us / us,
+        "output_error": error.item(),
+        "lse_error": lse_error.item(),
+        "speedup": {peer: took / us for peer, took in workload.peers_us.items()},
+    }
+
+
+def _line(row: dict) -> str:
+    peers = " ".join(f"{peer} {ratio:.2f}" for peer, ratio in sorted(row["speedup"].items()))
+    return (
+        f"{row['name']:16} {row['kernel']} {row['us']:9.1f} us {row['tflops']:6.1f} TFLOP/s  roof {row['of_roof']:.2f}  "
+        f"host {row['host_us']:.0f} us  error {row['output_error']:.1e} lse {row['lse_error']:.1e}  | {peers}"
+    )
+
+
+def _means(spec: str, rows: list[dict]) -> str:
+    peers = sorted({peer for row in rows for peer in row["speedup"]})
+    ratios = {peer: [row["speedup"][peer] for row in rows if peer in row["speedup"]] for peer in peers}
+    means = (f"{peer} {math.exp(sum(map(math.log, r)) / len(r)):.3f} ({len(r)})" for peer, r in ratios.items())
+    return f"{spec}, geometric mean of peer time over ours: " + ", ".join(means)
+
+
+def _machine() -> dict[str, str]:
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
