@@ -1,0 +1,194 @@
+"""The options of a fuzz run: one table for the command line, pytest and the environment.
+
+Each option has an environment twin, ``--max-time`` and ``MLA_FUZZ_MAX_TIME``; the command line wins. Nothing here
+imports torch, so that the process that only hands out the work starts at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_KERNEL = "kernel:run"
+DEFAULT_OUT = Path("fuzz-results")
+DEFAULT_MAX_TIME = 120.0
+
+
+class UsageError(Exception):
+    """What the user asked for cannot be done; the message is one helpful line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one run is asked to do. Times are in seconds; None is "no limit" or "decide later"."""
+
+    kernel: str = DEFAULT_KERNEL
+    contract: str | None = None
+    without: tuple[str, ...] = ()
+    max_time: float | None = None
+    max_cases: int | None = None
+    seed: int | None = None
+    device: str = "auto"
+    strata: tuple[str, ...] = ()
+    max_failures: int | None = None
+    out: Path = DEFAULT_OUT
+
+    @property
+    def contract_name(self) -> str:
+        """The contract asked for; our own kernel claims everything, a foreign one what the definition says."""
+        return self.contract or ("hardened" if self.kernel == DEFAULT_KERNEL else "definition")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for run.json and for xdist's workers."""
+        return dataclasses.asdict(self) | {"out": str(self.out)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Options:
+        """The inverse of to_json."""
+        tuples = {name: tuple(values[name]) for name in ("without", "strata")}
+        return cls(**{**values, **tuples, "out": Path(values["out"])})
+
+
+def duration(text: str) -> float:
+    """Seconds in '90s', '10m', '8h', '1h30m' or '45' (seconds)."""
+    match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is not a time; write 90s, 10m, 8h or 1h30m")
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    total = 3600 * hours + 60 * minutes + seconds
+    if total <= 0:
+        raise ValueError(f"{text!r} leaves no time at all")
+    return total
+
+
+def positive(text: str) -> int:
+    """A whole number of at least one."""
+    return _whole(text, least=1)
+
+
+def seed(text: str) -> int:
+    """A whole number that is not negative."""
+    return _whole(text, least=0)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a comma-separated list."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise ValueError("a comma-separated list of names is needed")
+    return found
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A parser that accepts the choices alone."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _whole(text: str, *, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise ValueError(f"{value} is less than {least}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its flag, the parser of its text, and what --help says."""
+
+    flag: str
+    metavar: str
+    parse: Callable[[str], Any]
+    help: str
+    repeated: bool = False
+
+    @property
+    def field(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def dest(self) -> str:
+        """The attribute of the parsed namespace; prefixed, as pytest's namespace is shared between plugins."""
+        return "fuzz_" + self.field
+
+    @property
+    def variable(self) -> str:
+        return "MLA_FUZZ_" + self.field.upper()
+
+
+TABLE = (
+    Option("--kernel", "SPEC", str, f"kernel under test: module:function or path/file.py:function ({DEFAULT_KERNEL})"),
+    Option(
+        "--contract",
+        "NAME",
+        one_of("definition", "serving", "hardened"),
+        "the promises to check: definition, serving or hardened (hardened for our kernel, definition for others)",
+    ),
+    Option("--without", "PROMISE", names, "leave a promise of the contract out; may be repeated", repeated=True),
+    Option("--max-time", "TIME", duration, "wall time of the whole run, start-up included: 90s, 10m, 8h (2m)"),
+    Option("--max-cases", "N", positive, "number of generated cases; without --max-time the only limit"),
+    Option("--seed", "N", seed, "seed of the run: the same seed gives the same cases with any number of workers"),
+    Option("--device", "NAME", one_of("auto", "cpu", "cuda"), "auto, cpu (Triton's interpreter) or cuda"),
+    Option("--strata", "NAME,...", names, "draw these strata only"),
+    Option("--max-failures", "N", positive, "stop after this many different failures"),
+    Option("--out", "DIR", Path, f"where the results go ({DEFAULT_OUT}); those of an earlier run move to DIR/earlier"),
+)
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    """Declare every option through `add`: argparse's add_argument or the addoption of a pytest group."""
+    for option in TABLE:
+        add(
+            option.flag,
+            dest=option.dest,
+            metavar=option.metavar,
+            type=_reported(option.parse),
+            action="append" if option.repeated else "store",
+            default=None,
+            help=f"{option.help} [{option.variable}]",
+        )
+
+
+def _reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The parser with its reason kept: argparse shows the text of an ArgumentTypeError, but not of a ValueError."""
+    import argparse
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def given(namespace: object, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options that the user set, by field: on the command line, else in the environment.
+
+    Raises:
+        UsageError: an environment twin that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for option in TABLE:
+        value = getattr(namespace, option.dest, None)
+        text = environ.get(option.variable)
+        if value is not None:
+            values[option.field] = tuple(name for part in value for name in part) if option.repeated else value
+        elif text:
+            try:
+                values[option.field] = option.parse(text)
+            except ValueError as error:
+                raise UsageError(f"{option.variable}: {error}") from None
+    return values
