@@ -60,7 +60,7 @@ def _measure(workload: Workload, inputs: Inputs, spec: str, target: Target, gene
         "kernel": spec,
         "us": us,
         "host_us": host_us(lambda: target(inputs)),
-        "tflops": workload.gflop / us * 1e-3,
+        "tflops": workload.gflop / us * 1e3,
         "of_roof": workload.roof_us / us,
         "output_error": error.item(),
         "lse_error": lse_error.item(),
