@@ -1,0 +1,1 @@
+"""How the kernel is proved: cases, checks, verdicts, reproducers."""

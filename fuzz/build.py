@@ -1,0 +1,163 @@
+"""From a Case to the operands of one call.
+
+Integer arithmetic only (`fuzz.hashing`): the same Case gives the same bits on every device and in every version of
+torch. Every operand is a view inside a storage with guard bands (`fuzz.guards`), and every page that no live slot names
+is poisoned.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fuzz.case import Case
+from fuzz.hashing import below, key
+from fuzz.strata.indptr import INDPTRS
+from fuzz.strata.layouts import CACHES, INDEX_DTYPES, INDICES, LAYOUTS, allocate_index, allocate_values
+from fuzz.strata.pages import PAGES, Positions, garbage
+from fuzz.strata.poison import POISONS
+from fuzz.strata.scales import SCALES
+from fuzz.strata.values import VALUES, Rows
+from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
+
+# rows made at a time, so that temporaries stay small beside the operands
+_CHUNK = {"queries": 1 << 12, "keys": 1 << 16}
+
+
+def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
+    """The eight operands of `case` on `device`, each a view inside guarded storage.
+
+    Raises RuntimeError (torch's) where the memory does not suffice: see `memory_bytes`.
+    """
+    device = torch.device(device)
+    dtype = getattr(torch, case.dtype)
+    requests = _Requests.of(case, device)
+    table = _Table.of(case, requests)
+    layout = LAYOUTS[case.layout]
+    operands = allocate_values(
+        layout,
+        case.total_q + case.padded_rows,
+        table.num_pages,
+        PAGES[case.pages].front * CKV_DIM,
+        dtype,
+        device,
+        case.seed,
+    )
+    _write_queries(case, requests, operands["q_nope"], operands["q_pe"])
+    _write_cache(case, requests, table, operands["ckv_cache"], operands["kpe_cache"])
+    if not layout.heads:
+        operands |= {name: operands[name].expand(-1, NUM_HEADS, -1) for name in ("q_nope", "q_pe")}
+    INDPTRS[case.indptr].spoil(requests.qo_indptr, requests.kv_indptr, case.seed)
+    for name, index_dtype, content in zip(
+        INDICES,
+        INDEX_DTYPES[case.index_dtype].dtypes,
+        (requests.qo_indptr, requests.kv_indptr, table.indices),
+        strict=True,
+    ):
+        operands[name] = allocate_index(layout, name, content.shape[0], index_dtype, device, case.seed)
+        operands[name].copy_(content)
+    return Inputs(**operands, sm_scale=SCALES[case.scale].value(case.seed))
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """int64 tensors: lengths [batch] and offsets [batch + 1]."""
+
+    q_len: torch.Tensor
+    kv_len: torch.Tensor
+    qo_indptr: torch.Tensor
+    kv_indptr: torch.Tensor
+
+    @classmethod
+    def of(cls, case: Case, device: torch.device) -> "_Requests":
+        runs = torch.tensor(case.lengths, dtype=torch.int64, device=device).view(-1, 3)
+        q_len, kv_len = runs[:, 1:].repeat_interleave(runs[:, 0], 0, output_size=case.batch).unbind(1)
+        return cls(q_len, kv_len, _offsets(q_len), _offsets(kv_len))
+
+    def positions(self, total_kv: int) -> Positions:
+        request = _owner(self.kv_len, total_kv)
+        start = self.kv_indptr[request]
+        position = torch.arange(total_kv, device=start.device) - start
+        return Positions(request, position, self.kv_len[request], start)
+
+    def rows(self, case: Case, request: torch.Tensor, position: torch.Tensor) -> Rows:
+        dtype = getattr(torch, case.dtype)
+        return Rows(case.seed, dtype, request, position, self.q_len[request], self.kv_len[request])
+
+
+@dataclass(frozen=True)
+class _Table:
+    """indices    the content of kv_indices, int64
+    owner      global positions whose keys stand in the cache, int64 [live]
+    page       the page of each of them
+    """
+
+    indices: torch.Tensor
+    owner: torch.Tensor
+    page: torch.Tensor
+    num_pages: int
+    positions: Positions
+
+    @classmethod
+    def of(cls, case: Case, requests: _Requests) -> "_Table":
+        kind, total, spare, seed = PAGES[case.pages], case.total_kv, case.spare_pages, case.seed
+        positions = requests.positions(total)
+        owner = kind.owner(positions, seed)
+        page = kind.number(owner, total, spare, seed)
+        num_pages = kind.count(total, spare)
+        index_dtype = INDEX_DTYPES[case.index_dtype].dtypes[2]
+        indices = torch.cat((page, garbage(case.spare_indices, num_pages, index_dtype, page.device)))
+        if kind.broken:
+            broken = below(key(seed, "broken"), positions.counter, 4) == 0
+            indices[:total][broken] = garbage(int(broken.sum()), num_pages, index_dtype, page.device)
+            owner, page = owner[~broken], page[~broken]
+        if kind.shared:
+            owner = owner.unique()
+            page = kind.number(owner, total, spare, seed)
+        return cls(indices, owner, page, num_pages, positions)
+
+
+def _write_queries(case: Case, requests: _Requests, q_nope: torch.Tensor, q_pe: torch.Tensor) -> None:
+    total, device = case.total_q, q_nope.device
+    request = _owner(requests.q_len, total)
+    position = torch.arange(total, device=device) - requests.qo_indptr[request]
+    heads = q_nope.shape[1]
+    for start in range(0, total, _CHUNK["queries"]):
+        chunk = slice(start, min(start + _CHUNK["queries"], total))
+        nope, pe = VALUES[case.values].queries(requests.rows(case, request[chunk], position[chunk]))
+        q_nope[chunk] = nope[:, :heads]
+        q_pe[chunk] = pe[:, :heads]
+    padding = torch.arange(total, total + case.padded_rows, device=device)
+    for name, view in (("q_nope", q_nope), ("q_pe", q_pe)):
+        view[total:] = POISONS[case.poison].rows(case.seed, name, padding, view.shape[2], view.dtype)[:, None]
+
+
+def _write_cache(case: Case, requests: _Requests, table: _Table, ckv: torch.Tensor, kpe: torch.Tensor) -> None:
+    dead = _dead_pages(case, table)
+    for name, view in zip(CACHES, (ckv, kpe), strict=True):
+        view[dead, 0] = POISONS[case.poison].rows(case.seed, name, dead, view.shape[2], view.dtype)
+    request, position = table.positions.request[table.owner], table.positions.position[table.owner]
+    for start in range(0, table.owner.shape[0], _CHUNK["keys"]):
+        chunk = slice(start, start + _CHUNK["keys"])
+        content, rotary = VALUES[case.values].keys(requests.rows(case, request[chunk], position[chunk]))
+        ckv[table.page[chunk], 0] = content
+        kpe[table.page[chunk], 0] = rotary
+
+
+def _dead_pages(case: Case, table: _Table) -> torch.Tensor:
+    """Pages to poison: all that are not live or, of a sparse cache, page 0 and those next to live ones."""
+    if PAGES[case.pages].sparse:
+        near = torch.cat((table.page - 1, table.page + 1, torch.zeros_like(table.page[:1])))
+        near = near[(near >= 0) & (near < table.num_pages)].unique()
+        return near[~torch.isin(near, table.page)]
+    dead = torch.ones(table.num_pages, dtype=torch.bool, device=table.page.device)
+    dead[table.page] = False
+    return dead.nonzero()[:, 0]
+
+
+def _owner(lengths: torch.Tensor, total: int) -> torch.Tensor:
+    """The request of each row, int64 [total]."""
+    return torch.arange(lengths.shape[0], device=lengths.device).repeat_interleave(lengths, output_size=total)
+
+
+def _offsets(lengths: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))

@@ -1,0 +1,80 @@
+"""Tensors with guard bands: each is a view inside a larger storage whose other bytes hold a known pattern.
+
+The pattern is a NaN in bfloat16, float16 and float32 and an absurd number as an index, so that a read outside the view
+shows in the result; a write outside it changes the pattern.
+"""
+
+import math
+import mmap
+from collections.abc import Sequence
+
+import torch
+
+BAND = 1 << 16  # bytes on each side; a tile of 4 output rows is as large
+PATTERN = 0x7FE5  # of every 16-bit word
+_LAZY = 1 << 28  # bytes from which storage is zero pages of virtual memory with bands, instead of pattern everywhere
+
+
+def allocate(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    *,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+    front: int = 0,
+) -> torch.Tensor:
+    """A tensor whose storage holds `BAND` bytes of pattern before it and after it, and pattern in its own gaps.
+
+    `strides` (elements, not negative) default to contiguous; `offset` moves the tensor that many elements away from
+    its alignment; `front` puts as many elements more between the first band and the tensor. Its elements hold the
+    pattern too. From 256 MiB on, only the bands do: the rest is zero, and on the CPU takes no memory until touched.
+    """
+    strides = _contiguous(shape) if strides is None else tuple(strides)
+    span = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
+    band = BAND // dtype.itemsize
+    first = band + front + offset
+    words = _words((first + span + band) * dtype.itemsize, torch.device(device))
+    return words.view(dtype).as_strided(shape, strides, first)
+
+
+def intact(*views: torch.Tensor) -> bool:
+    """Whether everything outside `views` still holds the pattern; they are all the views there are of one storage."""
+    storage = views[0].untyped_storage()
+    words = torch.empty(0, dtype=torch.int16, device=views[0].device).set_(storage)
+    if storage.nbytes() >= _LAZY:
+        words = torch.cat((words[: BAND // 2], words[-BAND // 2 :]))
+        return bool((words == PATTERN).all())
+    outside = words == PATTERN
+    for view in views:
+        width = view.itemsize // 2
+        strides = [stride * width for stride in view.stride()]
+        outside.as_strided((*view.shape, width), (*strides, 1), view.storage_offset() * width).fill_(True)
+    return bool(outside.all())
+
+
+def _words(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Guarded memory as 16-bit words."""
+    nbytes += -nbytes % 8
+    if nbytes < _LAZY:
+        return torch.full((nbytes // 2,), PATTERN, dtype=torch.int16, device=device)
+    words = _lazy_zeros(nbytes) if device.type == "cpu" else torch.zeros(nbytes // 2, dtype=torch.int16, device=device)
+    words[: BAND // 2] = PATTERN
+    words[-BAND // 2 :] = PATTERN
+    return words
+
+
+def _lazy_zeros(nbytes: int) -> torch.Tensor:
+    """Zero pages that the system provides when they are touched, whatever their number."""
+    no_reserve = 0x4000  # MAP_NORESERVE of Linux; Python names it from 3.13 on
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.int16)
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

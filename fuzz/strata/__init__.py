@@ -1,0 +1,1 @@
+"""What to generate: named strata of lengths, page tables, values, layouts, scales and poison, which compose freely."""

@@ -1,0 +1,99 @@
+"""Row pointers that no caller should send; the promise `hardened` answers them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fuzz.hashing import key, mix
+from fuzz.strata.pages import INT_MAX, INT_MIN
+from fuzz.strata.stratum import Stratum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indptr(Stratum):
+    """`spoil(qo_indptr, kv_indptr, seed)` changes the int64 row pointers [batch + 1] in place."""
+
+    spoil: Callable[[torch.Tensor, torch.Tensor, int], None]
+    valid: bool = False
+
+
+def _entry(indptr: torch.Tensor, seed: int) -> int:
+    return mix(key(seed, "indptr")) % indptr.shape[0]
+
+
+def _set(which: int, value: int) -> Callable[[torch.Tensor, torch.Tensor, int], None]:
+    """Write `value` to an entry of qo_indptr (0) or kv_indptr (1)."""
+
+    def spoil(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+        indptr = (qo_indptr, kv_indptr)[which]
+        indptr[_entry(indptr, seed)] = value
+
+    return spoil
+
+
+def _past_the_end(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+    kv_indptr[-1] += 1 + mix(key(seed, "past")) % 200
+
+
+def _falling(which: int) -> Callable[[torch.Tensor, torch.Tensor, int], None]:
+    def spoil(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+        indptr = (qo_indptr, kv_indptr)[which]
+        indptr.copy_(indptr.flip(0))
+
+    return spoil
+
+
+INDPTRS = {
+    "valid": Indptr(
+        doc="rising from 0 to the number of rows and of positions",
+        source="definition",
+        spoil=lambda qo_indptr, kv_indptr, seed: None,
+        valid=True,
+    ),
+    "kv-past-end": Indptr(
+        doc="the last request claims up to 200 keys more than kv_indices has entries",
+        source="F04; vLLM #48043",
+        spoil=_past_the_end,
+    ),
+    "kv-negative": Indptr(
+        doc="an entry of kv_indptr is -1",
+        source="F04, F30",
+        spoil=_set(1, -1),
+    ),
+    "kv-min": Indptr(
+        doc="an entry of kv_indptr is INT_MIN: differences pass 2^31",
+        source="F04, F30",
+        spoil=_set(1, INT_MIN),
+    ),
+    "kv-max": Indptr(
+        doc="an entry of kv_indptr is INT_MAX: a loop over the claimed keys never ends",
+        source="F04, F30",
+        spoil=_set(1, INT_MAX),
+    ),
+    "kv-falling": Indptr(
+        doc="kv_indptr falls: negative lengths",
+        source="F09; SGLang #5678",
+        spoil=_falling(1),
+    ),
+    "qo-negative": Indptr(
+        doc="an entry of qo_indptr is -1",
+        source="F30",
+        spoil=_set(0, -1),
+    ),
+    "qo-min": Indptr(
+        doc="an entry of qo_indptr is INT_MIN",
+        source="F30",
+        spoil=_set(0, INT_MIN),
+    ),
+    "qo-max": Indptr(
+        doc="an entry of qo_indptr is INT_MAX: rows past the end are read and written",
+        source="F30; FlashInfer #2236, SGLang PR #15601",
+        spoil=_set(0, INT_MAX),
+    ),
+    "qo-falling": Indptr(
+        doc="qo_indptr falls: a binary search for a row's request does not end, or ends anywhere",
+        source="F11, F30; SGLang #5678",
+        spoil=_falling(0),
+    ),
+}

@@ -1,0 +1,264 @@
+"""Where the operands lie in memory: strides, storage offsets, fused buffers, index dtypes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from fuzz.guards import allocate
+from fuzz.hashing import key, mix
+from fuzz.strata.stratum import Stratum
+from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, PAGE_SIZE
+
+QUERIES = {"q_nope": (NUM_HEADS, CKV_DIM), "q_pe": (NUM_HEADS, KPE_DIM)}
+CACHES = {"ckv_cache": (PAGE_SIZE, CKV_DIM), "kpe_cache": (PAGE_SIZE, KPE_DIM)}
+INDICES = ("qo_indptr", "kv_indptr", "kv_indices")
+INT32_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Place:
+    """Arguments of `guards.allocate`: strides in elements (None: contiguous), storage offset, zeros in front."""
+
+    strides: tuple[int, ...] | None = None
+    offset: int = 0
+    front: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(Stratum):
+    """place(name, shape, seed) says where an operand lies.
+
+    fused   q_nope with q_pe, and ckv_cache with kpe_cache, are columns 0..511 and 512..575 of one buffer, which
+            `place` is asked about as "q" and "cache"
+    heads   the heads of a query tensor are one row, stride 0
+    sparse  row strides near 2^31 elements: most of the storage is zero and untouched
+    """
+
+    place: Callable[[str, tuple[int, ...], int], Place]
+    fused: bool = False
+    heads: bool = True
+    sparse: bool = False
+
+
+def allocate_values(
+    layout: Layout, total_q: int, num_pages: int, front: int, dtype: torch.dtype, device: torch.device, seed: int
+) -> dict[str, torch.Tensor]:
+    """q_nope, q_pe, ckv_cache and kpe_cache, guarded and holding the guard pattern.
+
+    `front` is a number of elements of zeros before ckv_cache. With `heads` false the query tensors have one head.
+    """
+    views = {}
+    for fused, rows, parts in (("q", total_q, QUERIES), ("cache", num_pages, CACHES)):
+        if layout.fused:
+            inner = next(iter(parts.values()))[0]
+            buffer = _allocate(
+                layout, fused, (rows, inner, CKV_DIM + KPE_DIM), dtype, device, seed, front * (fused == "cache")
+            )
+            views |= zip(parts, buffer.split((CKV_DIM, KPE_DIM), -1), strict=True)
+            continue
+        for name, (inner, columns) in parts.items():
+            inner = inner if layout.heads else 1
+            views[name] = _allocate(
+                layout, name, (rows, inner, columns), dtype, device, seed, front * (name == "ckv_cache")
+            )
+    return views
+
+
+def allocate_index(
+    layout: Layout, name: str, length: int, dtype: torch.dtype, device: torch.device, seed: int
+) -> torch.Tensor:
+    """An index tensor [length], guarded and holding the guard pattern."""
+    return _allocate(layout, name, (length,), dtype, device, seed, 0)
+
+
+def _allocate(
+    layout: Layout, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, front: int
+):
+    place = layout.place(name, shape, seed)
+    return allocate(shape, dtype, device, strides=place.strides, offset=place.offset, front=max(front, place.front))
+
+
+def _is_index(name: str) -> bool:
+    return name in INDICES
+
+
+def _contiguous(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place()
+
+
+def _offset(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place() if _is_index(name) else Place(offset=1)
+
+
+def _padded(pad: int, name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """`pad` elements after the columns of each head, twice as many after each row."""
+    if _is_index(name):
+        return Place()
+    _, heads, columns = shape
+    head = columns + pad
+    return Place(strides=(heads * head + 2 * pad, head, 1))
+
+
+def _transposed(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """[heads, rows, columns] in memory; the caches' dimension of size 1 gets a stride that means nothing."""
+    if _is_index(name):
+        return Place()
+    rows, heads, columns = shape
+    return Place(strides=(columns, max(rows, 1) * columns if heads > 1 else 7, 1))
+
+
+def _columns(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """Rows are innermost: neighbouring columns lie `rows` elements apart."""
+    if _is_index(name):
+        return Place()
+    rows, heads, _ = shape
+    return Place(strides=(1, max(rows, 1), max(rows, 1) * heads))
+
+
+def _stepped(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    if _is_index(name):
+        return Place()
+    _, heads, columns = shape
+    return Place(strides=(heads * columns * 2, columns * 2, 2))
+
+
+def _one_head(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place()
+
+
+def _wide(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """The last row begins 2^31 elements or a little more after the first, if there are two rows.
+
+    Of the four value operands only one, of the seed's choice, to bound the memory."""
+    wide = (*QUERIES, *CACHES)[mix(key(seed, "wide")) % 4]
+    if name != wide or shape[0] < 2:
+        return Place()
+    stride = -(-INT32_ELEMENTS // (shape[0] - 1) // 64) * 64 + 64
+    return Place(strides=(max(stride, shape[1] * shape[2]), shape[2], 1), front=INT32_ELEMENTS)
+
+
+def _index_offset(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place(offset=1) if _is_index(name) else Place()
+
+
+def _index_stepped(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place(strides=(2,)) if _is_index(name) else Place()
+
+
+def _mixed(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """Each operand for itself."""
+    if _is_index(name):
+        kinds: Sequence[Callable] = (_contiguous, _index_offset, _index_stepped)
+    else:
+        kinds = (_contiguous, _offset, partial(_padded, 8), partial(_padded, 1), _transposed, _stepped)
+    return kinds[mix(key(seed, f"layout {name}")) % len(kinds)](name, shape, seed)
+
+
+LAYOUTS = {
+    "contiguous": Layout(
+        doc="contiguous and aligned",
+        source="definition",
+        place=_contiguous,
+    ),
+    "fused": Layout(
+        doc="q and cache are column slices of [total_q, 16, 576] and [num_pages, 1, 576] buffers",
+        source="F26; FlashInfer #1341, PR #1865, FlagGems #5896",
+        place=_contiguous,
+        fused=True,
+    ),
+    "offset": Layout(
+        doc="storage offset of one element: addresses are not divisible by 16",
+        source="F26, F27; Triton #1330, #2229",
+        place=_offset,
+    ),
+    "padded": Layout(
+        doc="8 elements after each head, 16 after each row: aligned, not contiguous",
+        source="F26; FlashInfer #1341",
+        place=partial(_padded, 8),
+    ),
+    "odd-strides": Layout(
+        doc="1 element after each head, 2 after each row: strides are not divisible by 16 bytes",
+        source="F26, F27; Triton #1320",
+        place=partial(_padded, 1),
+    ),
+    "transposed": Layout(
+        doc="queries stored heads first; the caches' dimension of size 1 has a stride of 7",
+        source="F18, F26",
+        place=_transposed,
+    ),
+    "columns": Layout(
+        doc="rows innermost: no operand is contiguous along its columns",
+        source="F26; FlagGems #5896",
+        place=_columns,
+    ),
+    "stepped": Layout(
+        doc="every other element of a buffer twice as wide",
+        source="F26",
+        place=_stepped,
+    ),
+    "one-head": Layout(
+        doc="query heads expanded from one, stride 0",
+        source="F26",
+        place=_one_head,
+        heads=False,
+    ),
+    "wide": Layout(
+        doc="rows of one value operand so far apart that row times stride passes 2^31 early; zeros where it wraps",
+        source="F01, F02, F26; SageAttention #386, flash-attention #2611",
+        place=_wide,
+        sparse=True,
+    ),
+    "index-offset": Layout(
+        doc="index tensors at a storage offset of one element",
+        source="F26; Triton #1330",
+        place=_index_offset,
+    ),
+    "index-stepped": Layout(
+        doc="index tensors are every other element of a buffer, garbage between",
+        source="F26",
+        place=_index_stepped,
+    ),
+    "mixed": Layout(
+        doc="another layout for each operand",
+        source="F26; FlashInfer #1341",
+        place=_mixed,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexDtypes(Stratum):
+    """`dtypes` of qo_indptr, kv_indptr and kv_indices."""
+
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype]
+
+
+INDEX_DTYPES = {
+    "int32": IndexDtypes(
+        doc="int32 all",
+        source="definition",
+        dtypes=(torch.int32, torch.int32, torch.int32),
+    ),
+    "int64": IndexDtypes(
+        doc="int64 all: a kernel that reads them as int32 sees every other number as zero",
+        source="F26",
+        dtypes=(torch.int64, torch.int64, torch.int64),
+    ),
+    "int64-indices": IndexDtypes(
+        doc="int64 kv_indices, int32 row pointers",
+        source="F26",
+        dtypes=(torch.int32, torch.int32, torch.int64),
+    ),
+    "int64-indptr": IndexDtypes(
+        doc="int64 row pointers, int32 kv_indices",
+        source="F26",
+        dtypes=(torch.int64, torch.int64, torch.int32),
+    ),
+    "int64-mixed": IndexDtypes(
+        doc="int64 qo_indptr alone: the row pointers differ from each other",
+        source="F26",
+        dtypes=(torch.int64, torch.int32, torch.int32),
+    ),
+}
