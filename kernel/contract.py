@@ -30,6 +30,7 @@ PROMISES = (
     "repeatable",
     "page-invariant",
     "batch-invariant",
+    "stream-ordered",
     "causal-contained",
     "hardened",
 )

@@ -1,0 +1,98 @@
+"""What is checked of a kernel on a case; `judge` runs all of it.
+
+Always, as far as the case defines results: alive, written, in-bounds, inputs-untouched, output, lse, empty-rows. The
+checks that call the kernel again (`invariance.INVARIANCES`) are costly: each case draws about one of them.
+"""
+
+from collections.abc import Set
+
+import torch
+
+from fuzz.build import build
+from fuzz.case import Case, promises_needed
+from fuzz.checks.finding import Finding, Verdict
+from fuzz.checks.invariance import INVARIANCES
+from fuzz.checks.memory import Snapshot, check_bounds, check_written
+from fuzz.checks.numeric import check_form, check_numbers
+from fuzz.checks.results import KernelRaised, call
+from fuzz.checks.rows import owns_rows, place
+from fuzz.checks.trial import Trial, expected_of
+from fuzz.hashing import key, mix
+from fuzz.strata.indptr import INDPTRS
+from fuzz.strata.pages import PAGES
+from fuzz.target import Target
+from kernel.contract import Inputs
+
+__all__ = ["CHECKS", "Finding", "Verdict", "judge"]
+
+CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
+
+# An invariance is drawn for one in this many cases.
+_RARITY = 6
+
+
+def judge(
+    case: Case,
+    target: Target,
+    *,
+    device: torch.device | str = "cpu",
+    contract: Set[str],
+    also: Set[str] = frozenset(),
+) -> Verdict:
+    """Run `target` on `case` and check what it promises.
+
+    contract   the promises (`kernel.contract.PROMISES`) that the kernel makes
+    also       invariance checks to run besides those that the case draws: a shrinker keeps the failing one
+
+    The kernel runs before the reference, on poisoned memory. Raises ValueError if the case needs a promise that the
+    contract lacks.
+    """
+    missing = promises_needed(case) - contract
+    if missing:
+        raise ValueError(f"the case needs the promise {', '.join(sorted(missing))}, which the contract does not make")
+    inputs = build(case, device)
+    verdict = Verdict(case)
+    try:
+        _run_checks(verdict, target, inputs, contract, also)
+    except KernelRaised as error:
+        verdict.add("alive", Finding("alive", str(error)))
+    verdict.findings = [place(inputs, finding) for finding in verdict.findings]
+    return verdict
+
+
+def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], also: Set[str]) -> None:
+    before = Snapshot(inputs)
+    results = call(target, inputs)
+    verdict.add("alive")
+    verdict.add("inputs-untouched", before.changed(inputs))
+    verdict.add("in-bounds", check_bounds(inputs, results))
+    if not owns_rows(inputs):
+        return
+    malformed = check_form(inputs, results)
+    for finding in malformed:
+        verdict.add(finding.check, finding)
+    if malformed:
+        return
+    unwritten = check_written(results)
+    verdict.add("written", unwritten)
+    golden = expected_of(verdict.case, inputs)
+    if unwritten is None:
+        check_numbers(verdict, results, golden)
+    trial = Trial(verdict.case, target, inputs, results, golden, frozenset(contract))
+    for name in _drawn(verdict.case, contract) | also:
+        again = INVARIANCES[name].check(trial)
+        if again is not None:
+            verdict.include(again)
+
+
+def _drawn(case: Case, contract: Set[str]) -> set[str]:
+    """The invariance checks of a case: of those that its contract and its size allow, each one in `_RARITY` times."""
+    if not INDPTRS[case.indptr].valid:
+        return set()
+    return {
+        name
+        for name, invariance in INVARIANCES.items()
+        if invariance.promise in contract
+        and not (invariance.copies and PAGES[case.pages].sparse)
+        and mix(key(case.seed, name)) % _RARITY == 0
+    }

@@ -1,0 +1,69 @@
+"""What a check says."""
+
+from dataclasses import dataclass, field
+
+from fuzz.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One failed check, told by its worst element.
+
+    index     where: (row, head, column) of output, (row, head) of lse, or None where no element is meant
+    allowed   the interval that `got` had to lie in, where there is one
+    ratio     distance from the expected value over what the bound allows; above 1, or inf where nothing is allowed
+    rows      what kind of row it is: empty, boundary or interior
+    """
+
+    check: str
+    detail: str
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    allowed: tuple[float, float] | None = None
+    ratio: float | None = None
+    rows: str = "interior"
+
+    def __str__(self) -> str:
+        parts = [f"{self.check}: {self.detail}"]
+        if self.index is not None:
+            parts.append(f"at {list(self.index)}")
+        if self.got is not None:
+            parts.append(f"got {self.got!r}")
+        if self.expected is not None:
+            parts.append(f"expected {self.expected!r}")
+        if self.allowed is not None:
+            parts.append(f"allowed {self.allowed[0]!r} to {self.allowed[1]!r}")
+        if self.ratio is not None:
+            parts.append(f"ratio {self.ratio:.3g}")
+        return ", ".join(parts)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The result of one case.
+
+    ran        each check that ran, with its worst observed/bound ratio where it has one
+    findings   what failed
+    """
+
+    case: Case
+    ran: dict[str, float | None] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.findings)
+
+    def add(self, check: str, finding: Finding | None = None, ratio: float | None = None) -> None:
+        """Record that `check` ran, and what it found."""
+        seen = self.ran.get(check)
+        self.ran[check] = ratio if seen is None else seen if ratio is None else max(seen, ratio)
+        if finding is not None:
+            self.findings.append(finding)
+
+    def include(self, other: "Verdict") -> None:
+        """Take over what another verdict on the same case says."""
+        for check, ratio in other.ran.items():
+            self.add(check, ratio=ratio)
+        self.findings.extend(other.findings)

@@ -1,0 +1,117 @@
+"""Output and LSE against the golden reference, within the computed bound; empty rows and rows with NaN or Inf exactly.
+
+The rules are made exact in docs/error-bound.md: a finite element passes when it lies in RN(out* - F) .. RN(out* + F),
+which every result of a correct kernel does, and where the bound is void, when it lies between the smallest and the
+largest value that an average of the visible keys can have.
+"""
+
+import torch
+
+from fuzz.checks.finding import Finding, Verdict
+from fuzz.checks.results import Results, bits
+from kernel.contract import NUM_HEADS, Inputs
+from reference.bounds import Expected, interval, lse_interval
+
+LSE_DTYPE = torch.float32
+
+
+def check_form(inputs: Inputs, results: Results) -> list[Finding]:
+    """Shape, dtype and device of both results; without these nothing else can be checked."""
+    wanted = {
+        "output": (results.output, tuple(inputs.q_nope.shape), inputs.q_nope.dtype),
+        "lse": (results.lse, (inputs.total_q, NUM_HEADS), LSE_DTYPE),
+    }
+    findings = []
+    for name, (tensor, shape, dtype) in wanted.items():
+        have = (tuple(tensor.shape), tensor.dtype, tensor.device)
+        if have != (shape, dtype, inputs.device):
+            spelled = "shape {}, {} on {}".format
+            findings.append(Finding(name, f"has {spelled(*have)}, must have {spelled(shape, dtype, inputs.device)}"))
+    return findings
+
+
+def check_numbers(verdict: Verdict, results: Results, expected: Expected, rows: torch.Tensor | None = None) -> None:
+    """The checks output, lse and empty-rows of the `rows` (bool [total_q], default all)."""
+    rows = torch.ones_like(expected.empty[:, 0]) if rows is None else rows
+    _check_empty(verdict, results, expected.empty & rows[:, None])
+    # A golden NaN is a row that sees a NaN or Inf, or that names a page which does not exist.
+    tainted = (expected.contaminated | expected.lse.isnan()) & rows[:, None]
+    clean = ~(tainted | expected.empty) & rows[:, None]
+    _check_output(verdict, results.output, expected, tainted[..., None], clean[..., None])
+    _check_lse(verdict, results.lse, expected, tainted, clean)
+
+
+def _check_empty(verdict: Verdict, results: Results, empty: torch.Tensor) -> None:
+    if not empty.any():
+        return
+    verdict.add("empty-rows")
+    written = (bits(results.output) != 0) & empty[..., None]
+    finite = ~torch.isneginf(results.lse) & empty
+    for tensor, wrong, what in ((results.output, written, "output +0"), (results.lse, finite, "lse -inf")):
+        if wrong.any():
+            index = tuple(wrong.nonzero()[0].tolist())
+            detail = f"a row that sees no key must have {what} ({int(wrong.sum())} elements have not)"
+            expected = 0.0 if tensor is results.output else float("-inf")
+            verdict.add("empty-rows", Finding("empty-rows", detail, index, tensor[index].item(), expected))
+
+
+def _check_output(
+    verdict: Verdict, output: torch.Tensor, expected: Expected, tainted: torch.Tensor, clean: torch.Tensor
+) -> None:
+    low, high = interval(expected, output.dtype)
+    inside = (output >= low) & (output <= high)
+    wrong = clean & ~inside | tainted & output.isfinite() & ~(inside & expected.output.isfinite())
+    ratio = _beyond_rounding(output, expected.output) / expected.output_error
+    _report(verdict, "output", output, expected.output, (low.double(), high.double()), wrong, clean & inside, ratio)
+
+
+def _check_lse(
+    verdict: Verdict, lse: torch.Tensor, expected: Expected, tainted: torch.Tensor, clean: torch.Tensor
+) -> None:
+    low, high = lse_interval(expected)
+    value = lse.double()
+    inside = (value >= low) & (value <= high)
+    not_finite = lse.isnan() | torch.isposinf(lse)
+    wrong = clean & ~inside | tainted & ~not_finite & ~(inside & expected.lse.isfinite())
+    ratio = (value - expected.lse).abs() / expected.lse_error
+    _report(verdict, "lse", lse, expected.lse, (low, high), wrong, clean & inside, ratio)
+
+
+def _report(
+    verdict: Verdict,
+    check: str,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    allowed: tuple[torch.Tensor, torch.Tensor],
+    wrong: torch.Tensor,
+    measured: torch.Tensor,
+    ratio: torch.Tensor,
+) -> None:
+    """Record the worst ratio of the `measured` elements, and the `wrong` one that is farthest from what is expected."""
+    # 0 / 0: an exact result where only the exact one is allowed
+    worst = torch.where(measured, ratio, 0.0).nan_to_num(0.0, torch.inf).max().item() if ratio.numel() else 0.0
+    verdict.add(check, ratio=worst)
+    if not wrong.any():
+        return
+    distance = torch.where(wrong, (got.double() - expected).abs().nan_to_num(torch.inf, torch.inf), -1.0)
+    index = tuple(int(i) for i in torch.unravel_index(distance.argmax(), got.shape))
+    count = f"{int(wrong.sum())} of {wrong.numel()} elements"
+    center, value, (low, high) = expected[index].item(), got[index].item(), (side[index].item() for side in allowed)
+    if center != center:
+        detail = f"{count} are finite although their row sees a NaN or Inf, or a page that does not exist"
+        verdict.add(check, Finding(check, detail, index, value, center))
+        return
+    reach = high - center if value > center else center - low
+    ratio_there = abs(value - center) / reach if reach else float("inf")
+    verdict.add(check, Finding(check, f"{count} are outside the bound", index, value, center, (low, high), ratio_there))
+
+
+def _beyond_rounding(output: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """How far `exact` is from the nearest real number that rounds to `output`: the error before the final rounding."""
+    magnitude = output.abs()
+    pattern = bits(magnitude)
+    value = magnitude.double()
+    above = (value + (pattern + 1).view(output.dtype).double()) / 2
+    below = torch.where(pattern == 0, -above, (value + (pattern - 1).clamp(min=0).view(output.dtype).double()) / 2)
+    towards = torch.where(output < 0, -exact, exact)
+    return torch.clamp(torch.maximum(below - towards, towards - above), min=0)

@@ -1,0 +1,116 @@
+"""A case with what the kernel under test gave for it, for the checks that call the kernel once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from fuzz.build import build
+from fuzz.case import Case, is_bell_shaped
+from fuzz.checks.finding import Finding, Verdict
+from fuzz.checks.memory import tensors
+from fuzz.checks.numeric import check_numbers
+from fuzz.checks.results import Results, bits
+from fuzz.hashing import key, mix
+from fuzz.target import Target
+from kernel.contract import Inputs
+from reference.bounds import Expected, expected
+
+# Of a night of 10^9 elements one in a thousand has a false alarm of the lambda form: docs/error-bound.md.
+LAMBDA = 7.5
+
+
+def expected_of(case: Case, inputs: Inputs) -> Expected:
+    """The golden result for the operands of `case`, with the bound that is a verdict for it.
+
+    That is the lambda form where values are bell-shaped, the rigorous one everywhere else.
+    """
+    if not is_bell_shaped(case):
+        return expected(inputs)
+    both = expected(inputs, lam=LAMBDA)
+    return replace(both, output_error=both.output_error_lambda, lse_error=both.lse_error_lambda)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case, its operands, and what the kernel under test gave for them."""
+
+    case: Case
+    target: Target
+    inputs: Inputs
+    results: Results
+    expected: Expected
+    contract: frozenset[str]
+
+    def draw(self, name: str, bound: int) -> int:
+        """A number 0 .. bound - 1 that follows from the case."""
+        return mix(key(self.case.seed, name)) % bound
+
+    def same(self, check: str, changed: str, results: Results, rows: torch.Tensor | None = None) -> Verdict:
+        """What `results` say after a change that must not matter, or must not in `rows` (bool [total_q])."""
+        if "repeatable" in self.contract:
+            verdict = Verdict(self.case)
+            verdict.add(check, different_bits(check, changed, self.results, results, rows))
+            return verdict
+        return self.numbers(check, changed, results, self.expected, rows)
+
+    def numbers(
+        self, check: str, changed: str, results: Results, bound: Expected, rows: torch.Tensor | None = None
+    ) -> Verdict:
+        """What the numeric checks say of `results`, under the name of `check`."""
+        plain, verdict = Verdict(self.case), Verdict(self.case)
+        check_numbers(plain, results, bound, rows)
+        for finding in plain.findings[:1]:
+            verdict.add(check, replace(finding, check=check, detail=f"{changed}: {finding.check}: {finding.detail}"))
+        verdict.add(check)
+        return verdict
+
+
+def copy_of(inputs: Inputs, flipped_pages: torch.Tensor | None = None) -> Inputs:
+    """Inputs of the same layout in storage of their own; the keys in `flipped_pages` are other, finite ones."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copied = {}
+    for name, tensor in tensors(inputs).items():
+        storage = tensor.untyped_storage()
+        held = storages.setdefault(storage.data_ptr(), storage.clone())
+        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        copied[name] = view.set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
+    result = replace(inputs, **copied)
+    if flipped_pages is not None:
+        for cache in (result.ckv_cache, result.kpe_cache):
+            cache[flipped_pages] = (2 - cache[flipped_pages].float().clamp(-2, 2)).nan_to_num(1.0).to(cache.dtype)
+    return result
+
+
+def renew(inputs: Inputs, case: Case) -> float:
+    """Put the values of `case` into the tensors of `inputs`, which have its shapes and layout; returns its sm_scale."""
+    new = build(case, inputs.device)
+    for name, tensor in tensors(inputs).items():
+        plain(tensor).copy_(plain(getattr(new, name)))
+    return new.sm_scale
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without repeated elements, so that it can be written."""
+    index = tuple(slice(0, 1) if stride == 0 and size > 1 else slice(None)
+                  for size, stride in zip(tensor.shape, tensor.stride(), strict=True))  # fmt: skip
+    return tensor[index]
+
+
+def different_bits(
+    check: str, changed: str, first: Results, second: Results, rows: torch.Tensor | None
+) -> Finding | None:
+    """The first element of `rows` whose bits differ; any NaN equals any other."""
+    for name, one, other in (("output", first.output, second.output), ("lse", first.lse, second.lse)):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return Finding(check, f"{changed}: {name} has another form, {tuple(other.shape)} {other.dtype}")
+        different = (bits(one) != bits(other)) & ~(one.isnan() & other.isnan())
+        if rows is not None:
+            different[~rows] = False
+        if different.any():
+            where = tuple(different.nonzero()[0].tolist())
+            count = int(different.sum())
+            detail = f"{changed}: {count} of {different.numel()} elements of {name} have other bits"
+            return Finding(check, detail, where, other[where].item(), one[where].item())
+    return None

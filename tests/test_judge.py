@@ -1,0 +1,253 @@
+"""The judge: each way of being wrong fails the check that is named for it, and a correct kernel passes them all."""
+
+import math
+import re
+
+import pytest
+import torch
+
+import kernel
+from fuzz.build import build
+from fuzz.case import Case
+from fuzz.checks import CHECKS, judge
+from fuzz.checks.invariance import INVARIANCES
+from fuzz.checks.trial import expected_of
+from fuzz.target import Target
+from kernel.contract import CONTRACTS
+from reference.bounds import interval
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ALL = frozenset(INVARIANCES)
+# This seed draws no invariance check by itself.
+CASE = Case(lengths=((1, 3, 70), (1, 5, 2), (1, 2, 9)), pages="permuted", spare_pages=2, padded_rows=1, seed=6)
+
+
+def target(function, *, buffers: bool = True) -> Target:
+    return Target("tests:kernel", function, buffers)
+
+
+def tampered(tamper) -> Target:
+    """Our kernel, with its results changed by `tamper(output, lse)`."""
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        tamper(output, lse)
+
+    return target(run)
+
+
+def failures(tested: Target, case: Case = CASE, contract: str = "hardened", also=frozenset()) -> dict[str, str]:
+    verdict = judge(case, tested, device=DEVICE, contract=CONTRACTS[contract], also=also)
+    return {finding.check: str(finding) for finding in verdict.findings}
+
+
+def test_our_kernel_passes_every_check():
+    verdict = judge(CASE, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"], also=ALL)
+    assert not verdict.findings
+    on_gpu = {"side-stream", "graph"} if DEVICE == "cuda" else set()
+    assert set(verdict.ran) | {"other-device"} == set(CHECKS) - {"side-stream", "graph"} | on_gpu
+    assert 0.1 < verdict.ran["output"] <= 1
+    assert 0 < verdict.ran["lse"] <= 1
+
+
+def set_element(index, value):
+    def tamper(output, lse):
+        (output if len(index) == 3 else lse)[index] = value
+
+    return tamper
+
+
+EMPTY, ROW = 3, 1  # of CASE: row 3 sees no key, row 1 sees 69
+FAULTS = {
+    "a NaN": (set_element((ROW, 5, 17), math.nan), "output", "[1, 5, 17]"),
+    "an Inf": (set_element((ROW, 0, 0), math.inf), "output", "[1, 0, 0]"),
+    "a NaN in the LSE": (set_element((ROW, 5), math.nan), "lse", "[1, 5]"),
+    "an LSE of -inf": (set_element((ROW, 5), -math.inf), "lse", "[1, 5]"),
+    "an LSE of +inf for an empty row": (set_element((EMPTY, 2), math.inf), "empty-rows", "[3, 2]"),
+    "a finite LSE for an empty row": (set_element((EMPTY, 2), -5e4), "empty-rows", "[3, 2]"),
+    "a NaN LSE for an empty row": (set_element((EMPTY, 2), math.nan), "empty-rows", "[3, 2]"),
+    "-0 in an empty row": (set_element((EMPTY, 2, 1), -0.0), "empty-rows", "[3, 2, 1]"),
+    "a number in a padded row": (set_element((10, 2, 1), 1e-30), "empty-rows", "[10, 2, 1]"),
+    "one wrong element": (set_element((ROW, 15, 511), 0.75), "output", "[1, 15, 511]"),
+}
+
+
+@pytest.mark.parametrize(("tamper", "check", "index"), FAULTS.values(), ids=FAULTS)
+def test_one_wrong_element_fails_with_its_index(tamper, check, index):
+    found = failures(tampered(tamper))
+    assert set(found) == {check}
+    assert f"at {index}" in found[check] and "got " in found[check] and "expected " in found[check]
+
+
+def test_one_ulp_beyond_the_interval_fails_and_its_edge_passes():
+    inputs = build(CASE, DEVICE)
+    _low, high = interval(expected_of(CASE, inputs), torch.bfloat16)
+    where = (ROW, 4, 100)
+
+    def beyond(output, lse):
+        output[where] = high[where]
+        output.view(torch.int16)[where] += 1 if high[where] > 0 else -1
+
+    assert set(failures(tampered(set_element(where, high[where])), CASE)) <= {"output"}
+    message = failures(tampered(beyond))["output"]
+    assert re.search(r"at \[1, 4, 100\], got .*, expected .*, allowed .* to .*, ratio 1\.\d", message)
+    assert "row 1 is query 1 of 3 of request 0 and sees 69 of 70 keys" in message
+
+
+def test_one_wrong_element_in_a_million_fails():
+    case = Case(lengths=((1, 128, 1),), seed=3)
+    found = failures(tampered(set_element((127, 3, 200), 3.0)), case)
+    assert "1 of 1048576 elements are outside the bound" in found["output"]
+
+
+def test_a_transposed_lse_fails():
+    case = Case(lengths=((1, 16, 40),), seed=5)
+
+    def transpose(output, lse):
+        lse.copy_(lse.T.clone())
+
+    assert set(failures(tampered(transpose), case)) == {"lse"}
+
+
+def test_an_unwritten_row_fails_in_a_buffer_and_in_own_memory():
+    def skips_a_row(*, output, lse, **operands):
+        full, full_lse = kernel.run(**operands)
+        output[:2], output[3:] = full[:2], full[3:]
+        lse.copy_(full_lse)
+
+    def returns_fresh_memory(**operands):
+        output, lse = torch.empty_like(operands["q_nope"]), torch.empty(operands["q_nope"].shape[:2], device=DEVICE)
+        skips_a_row(output=output, lse=lse, **operands)
+        return output, lse
+
+    for tested in (target(skips_a_row), target(returns_fresh_memory, buffers=False)):
+        assert "8192 of 90112 elements of output were not written" in failures(tested)["written"]
+
+
+def test_a_result_cached_by_pointer_fails_as_stale():
+    cached = {}
+
+    def run(**operands):
+        pointer = operands["q_nope"].data_ptr()
+        if pointer not in cached:
+            cached[pointer] = kernel.run(**operands)
+        return cached[pointer]
+
+    assert set(failures(target(run, buffers=False), also={"fresh"})) == {"fresh"}
+
+
+def test_writes_outside_the_results_are_seen():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        output.as_strided((1,), (1,), output.storage_offset() - 1).fill_(0)
+
+    assert "memory around output was written" in failures(target(run))["in-bounds"]
+
+
+def test_changed_operands_are_seen():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        operands["kv_indices"][3] += 1
+
+    assert "kv_indices was changed by the call (1 of 81 elements) at [3]" in failures(target(run))[
+        "inputs-untouched"
+    ].replace(", at", " at")
+
+
+def test_an_exception_is_a_failure_of_alive():
+    def run(**operands):
+        raise RuntimeError("no such layout")
+
+    assert failures(target(run, buffers=False)) == {"alive": "alive: RuntimeError: no such layout"}
+
+
+WRONG_FORMS = {
+    "output": (lambda output, lse: (output.float(), lse), "torch.float32"),
+    "lse": (lambda output, lse: (output, lse.T), "shape (16, 11)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FORMS)
+def test_results_of_another_form_fail_before_numbers_are_compared(name):
+    change, message = WRONG_FORMS[name]
+    found = failures(target(lambda **operands: change(*kernel.run(**operands)), buffers=False))
+    assert set(found) == {name} and message in found[name]
+
+
+def test_bits_that_change_from_call_to_call_are_not_repeatable():
+    calls = []
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        calls.append(None)
+        lse[0, 0] += len(calls) * 1e-5
+
+    assert "repeatable" in failures(target(run), also={"repeatable"})
+
+
+def test_a_result_that_depends_on_page_names_is_not_page_invariant():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        lse[0, 0] += 5e-6 * int(operands["kv_indices"][0] % 7)
+
+    assert "page-invariant" in failures(target(run), also={"page-invariant"})
+
+
+def test_a_result_that_depends_on_the_batch_is_not_batch_invariant():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        lse[0] += 1e-6 * operands["qo_indptr"].shape[0]
+        lse[-2] += 1e-6 * operands["qo_indptr"].shape[0]
+
+    assert "batch-invariant" in failures(target(run), also={"batch-invariant"})
+
+
+def test_a_result_that_depends_on_later_keys_is_not_causal():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        for first_row, end in zip(operands["qo_indptr"][:-1], operands["kv_indptr"][1:], strict=True):
+            lse[first_row] += 1e-5 * operands["ckv_cache"][operands["kv_indices"][end - 1], 0, 0].float()
+
+    assert "causality" in failures(target(run), also={"causality"})
+
+
+def test_a_result_that_depends_on_dead_pages_fails():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        lse[0] += torch.where(operands["ckv_cache"][0, 0, 0].isnan(), 0.0, 1e-6)
+
+    assert "dead-content" in failures(target(run), also={"dead-content"})
+
+
+def test_a_kernel_without_repeatable_bits_is_judged_by_the_bound():
+    calls = []
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        calls.append(None)
+        lse[:3] += 1e-7 * (len(calls) % 2)
+
+    case = Case(lengths=((1, 3, 70),), seed=1)
+    assert not failures(target(run), case, "definition", also={"dead-content", "causality", "fresh"})
+
+
+def test_a_case_that_needs_more_than_the_contract_is_refused():
+    with pytest.raises(ValueError, match="needs the promise masked-rows, padding"):
+        judge(CASE, target(kernel.run), device=DEVICE, contract=CONTRACTS["definition"])
+
+
+def test_keys_with_nan_must_reach_the_rows_that_see_them_and_no_other():
+    case = Case(lengths=((1, 5, 67),), values=_contaminating(), seed=2)
+    assert not failures(target(kernel.run), case)
+
+    def hides(output, lse):
+        output.nan_to_num_(0.0)
+        lse.nan_to_num_(0.0)
+
+    assert set(failures(tampered(hides), case)) == {"output", "lse"}
+
+
+def _contaminating() -> str:
+    from fuzz.strata.values import VALUES
+
+    return next(name for name, values in VALUES.items() if not values.finite)
