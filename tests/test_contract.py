@@ -36,7 +36,9 @@ WRONG_SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in WRONG_SHAPES.items() for shape in shapes])
+@pytest.mark.parametrize(
+    ("name", "shape"), [(name, shape) for name, shapes in WRONG_SHAPES.items() for shape in shapes]
+)
 def test_a_wrong_shape_is_a_value_error(name, shape):
     wrong = torch.zeros(shape, dtype=GOOD.operands()[name].dtype)
     with pytest.raises(ValueError, match=rf"^{name} has .*must"):
@@ -78,7 +80,9 @@ def test_sparse_operands_are_refused():
         call(kpe_cache=GOOD.kpe_cache.to_sparse())
 
 
-@pytest.mark.parametrize("scale", [None, "0.1", True, 1j, [0.1], torch.ones(1), torch.ones((), device="meta")], ids=repr)
+@pytest.mark.parametrize(
+    "scale", [None, "0.1", True, 1j, [0.1], torch.ones(1), torch.ones((), device="meta")], ids=repr
+)
 def test_the_scale_must_be_a_real_number(scale):
     with pytest.raises(TypeError, match="^sm_scale is .*must be a real number"):
         call(sm_scale=scale)

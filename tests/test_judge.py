@@ -188,7 +188,7 @@ def test_bits_that_change_from_call_to_call_are_not_repeatable():
 def test_a_result_that_depends_on_page_names_is_not_page_invariant():
     def run(*, output, lse, **operands):
         kernel.run(**operands, output=output, lse=lse)
-        lse[0, 0] += 5e-6 * int(operands["kv_indices"][0] % 7)
+        lse[0, 0] += 5e-7 * int(operands["kv_indices"][0])
 
     assert "page-invariant" in failures(target(run), also={"page-invariant"})
 
@@ -205,10 +205,9 @@ def test_a_result_that_depends_on_the_batch_is_not_batch_invariant():
 def test_a_result_that_depends_on_later_keys_is_not_causal():
     def run(*, output, lse, **operands):
         kernel.run(**operands, output=output, lse=lse)
-        for first_row, end in zip(operands["qo_indptr"][:-1], operands["kv_indptr"][1:], strict=True):
-            lse[first_row] += 1e-5 * operands["ckv_cache"][operands["kv_indices"][end - 1], 0, 0].float()
+        lse[0] += 1e-5 * operands["ckv_cache"][operands["kv_indices"][-1], 0, 0].float()
 
-    assert "causality" in failures(target(run), also={"causality"})
+    assert "causality" in failures(target(run), Case(lengths=((1, 3, 70),)), also={"causality"})
 
 
 def test_a_result_that_depends_on_dead_pages_fails():
