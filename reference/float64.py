@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs
+from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
 
 from .blocks import Block, blocks, row_spans
 
@@ -78,15 +78,14 @@ def hidden_keys(block: Block) -> Tensor:
 
 
 def queries(inputs: Inputs, block: Block) -> Tensor:
-    """[G, R * 16, 576] float64: q_nope and q_pe side by side; heads are rows, as all heads share the keys."""
-    query = torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1).double()
-    return query.flatten(1, 2)
+    """[G, R * 16, 576] as stored: q_nope and q_pe side by side; heads are rows, as all heads share the keys."""
+    return torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1).flatten(1, 2)
 
 
 def keys(inputs: Inputs, block: Block, part: slice) -> Tensor:
-    """[G, part, 576] float64: ckv and kpe side by side; the first 512 columns are the values. Zero for an invalid page."""
+    """[G, part, 576] as stored: ckv and kpe side by side; the first 512 columns are the values. 0 for an invalid page."""
     page, invalid = pages(inputs, block.slots[:, part])
-    key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1).double()
+    key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1)
     return key.masked_fill_(invalid[..., None], 0.0)
 
 
@@ -98,33 +97,36 @@ def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
 
 def scaled_scores(inputs: Inputs, block: Block) -> Tensor:
     """[G, R, 16, K] float64 base-2 logits of every key of the block, seen or not."""
-    query, scale = queries(inputs, block), base2_scale(inputs)
+    query, scale = queries(inputs, block).double(), base2_scale(inputs)
     scores = torch.empty(block.shape, dtype=torch.float64, device=query.device)
     for part in block.key_parts():
-        product = query @ keys(inputs, block, part).mT
+        product = query @ keys(inputs, block, part).double().mT
         scores[..., part] = product.mul_(scale).unflatten(1, block.shape[1:3])
     return scores
 
 
 def weighted_values(inputs: Inputs, block: Block, weights: Tensor, hidden: Tensor) -> Tensor:
     """[G, R, 16, 512] sum of weight * value over the keys that each row sees."""
-    output = torch.zeros(*block.shape[:3], CKV_DIM, dtype=torch.float64, device=weights.device)
+    requests, rows, heads, _ = block.shape
+    output = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weights.device)
     for part in block.key_parts():
-        value = keys(inputs, block, part)[..., :CKV_DIM]
+        value = keys(inputs, block, part)[..., :CKV_DIM].double()
         weight = weights[..., part].flatten(1, 2)
         finite = value.isfinite()
-        output += (weight @ torch.where(finite, value, 0.0)).view_as(output)
-        if not finite.all():
+        if finite.all():
+            output.baddbmm_(weight, value)
+        else:
+            output.baddbmm_(weight, torch.where(finite, value, 0.0))
             seen = (~hidden[..., part]).expand(weights[..., part].shape).flatten(1, 2)
-            output += non_finite_values(weight, seen, value).view_as(output)
-    return output
+            output += non_finite_values(weight, seen, value)
+    return output.view(requests, rows, heads, CKV_DIM)
 
 
 def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:
     """What the infinities and NaNs among the values that a row sees add to its sum; 0 where there are none.
 
-    weight, seen [G, rows, K]; value [G, K, columns]; result [G, rows, columns]. A product of indicators counts the terms
-    of each kind, so that an unseen key's 0 * inf cannot reach the row.
+    weight, seen [G, rows, K]; value [G, K, columns]; result [G, rows, columns]. A product of indicators counts the
+    terms of each kind, so that an unseen key's 0 * inf cannot reach the row.
     """
 
     def occurs(selected: Tensor, kind: Tensor) -> Tensor:

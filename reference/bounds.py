@@ -1,0 +1,403 @@
+"""How far a correct kernel may be from the golden reference: a bound per row, head and column, from the inputs.
+
+docs/error-bound.md derives it. In short, with w the softmax weights, T_j the error of weight j relative to it, and
+tau = sum w T:
+
+    output:  [ sum w T |v - output|  +  (r + g) sum w (1 + T) |v|  +  (1 + tau) D |output| ] / [(1 - tau) (1 - D)]
+    lse:     - log2((1 - tau) (1 - D))  +  the roundings of the logarithm and of its sum with the maximum
+
+r is the rounding of P to 16 bits, g that of the accumulation, D that of the denominator.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
+
+from . import float64
+from .blocks import Block, blocks, row_spans
+from .constants import UNIT, Constants, constants_for
+from .exactness import exact_dots
+from .profile import DEFAULT_PROFILE, Profile
+from .rounding import LN2, LOGIT_ROUNDINGS, SMALLEST_NORMAL, Rounding, rounding_of
+
+# Covers what the derivation drops: products of small errors, float64's own, and those of sum |q||k| in float32 (576 u).
+SLACK = 1.001
+# From this error of the sum of weights on, the bound is void: the weights say nothing more.
+VOID = 0.5
+# Where the exponent of a weight may be off by more than this, the centred form is not used.
+CENTRED = 1.0
+# exp(t) - 1 is taken of at most this; a larger exponent is added to the logit first, so that nothing overflows.
+LARGE = 30.0
+# Keys that show where the logits of a row do not differ by integers.
+PROBE = slice(0, 16)
+# What exp2 flushes to zero, of P or of a factor that rescales it; relative to the largest p, which is 1.
+FLUSHED = SMALLEST_NORMAL
+# Rows rounded at a time in `interval`: 64 MiB in float64.
+ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The golden result and how far a correct kernel may be from it. All on the inputs' device; float64 unless noted.
+
+    Where a bound is void its error is +inf and the envelope takes its place. NaN rows and NaN elements of the golden
+    result carry no meaningful error.
+    """
+
+    output: Tensor  # [total_q, 16, 512]
+    lse: Tensor  # [total_q, 16]
+    output_error: Tensor  # [total_q, 16, 512] of the float32 result, before it is rounded to the output's dtype
+    lse_error: Tensor  # [total_q, 16] of the float32 result as it is stored
+    output_error_lambda: Tensor | None  # the same in the lambda form, never wider; None unless asked for
+    lse_error_lambda: Tensor | None
+    void: Tensor  # [total_q, 16] bool
+    output_envelope: tuple[Tensor, Tensor]  # least and greatest output, [V, 512], of the V void (row, head), in order
+    lse_envelope: tuple[Tensor, Tensor]  # least and greatest lse, [V]
+    empty: Tensor  # [total_q, 16] bool: the row sees no key
+    contaminated: Tensor  # [total_q, 16] bool: it sees a NaN or Inf among its keys, or holds one in its own query
+
+
+def expected(
+    inputs: Inputs,
+    profile: Profile = DEFAULT_PROFILE,
+    constants: Constants | None = None,
+    *,
+    lam: float | None = None,
+) -> Expected:
+    """Evaluate the golden reference and the bound together.
+
+    `constants` defaults to those of the machine that computes operands on the inputs' device. `lam` asks for the
+    lambda form too: it holds with probability about 1 - 2 exp(-lam^2 / 2) per element, and only for independent,
+    bell-shaped values and distinct pages.
+    """
+    constants = constants or constants_for(inputs.device)
+    result = _without_keys(inputs, lam)
+    live, lost = row_spans(inputs)
+    for span in lost:
+        rows = slice(span.row, span.row + span.count)
+        result.output[rows] = result.lse[rows] = math.nan
+        result.empty[rows] = False
+    hulls = []
+    for block in blocks(live, inputs.device):
+        rows, golden = block.rows, float64.evaluate(inputs, block)
+        bound = _bound(inputs, block, golden, profile, constants, None)
+        result.output[rows], result.lse[rows] = golden.output, golden.lse
+        result.output_error[rows], result.lse_error[rows] = bound.output_error, bound.lse_error
+        result.void[rows], result.empty[rows] = bound.void, False
+        result.contaminated[rows] = _contaminated(inputs, block)
+        if bound.void.any():
+            hulls.append(_hull(inputs, block, bound))
+        if lam is not None:
+            narrow = _bound(inputs, block, golden, profile, constants, lam)
+            result.output_error_lambda[rows] = torch.minimum(narrow.output_error, bound.output_error)
+            result.lse_error_lambda[rows] = torch.minimum(narrow.lse_error, bound.lse_error)
+    if not hulls:
+        return result
+    order = torch.cat([hull.index for hull in hulls]).argsort()
+    low, high, lse_low, lse_high = (torch.cat(parts)[order] for parts in zip(*(h.bounds for h in hulls), strict=True))
+    return replace(result, output_envelope=(low, high), lse_envelope=(lse_low, lse_high))
+
+
+def interval(expected: Expected, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The least and the greatest output [total_q, 16, 512] of `dtype` that a correct kernel may give.
+
+    RN(out - F) and RN(out + F), rounded to nearest by way of float32 as the kernel's own result is. Rounding is monotone,
+    so no sharper test follows from F. The envelope where the bound is void, NaN where the golden result is.
+    """
+    low = torch.empty(expected.output.shape, dtype=dtype, device=expected.output.device)
+    high = torch.empty_like(low)
+    for start in range(0, len(low), ROWS):
+        part = slice(start, start + ROWS)
+        low[part] = (expected.output[part] - expected.output_error[part]).float()
+        high[part] = (expected.output[part] + expected.output_error[part]).float()
+    low[expected.void], high[expected.void] = (bound.float().to(dtype) for bound in expected.output_envelope)
+    return low, high
+
+
+def lse_interval(expected: Expected) -> tuple[Tensor, Tensor]:
+    """The least and the greatest lse [total_q, 16], float64; -inf and -inf where the row is empty."""
+    low, high = expected.lse - expected.lse_error, expected.lse + expected.lse_error
+    low[expected.void], high[expected.void] = expected.lse_envelope
+    return low, high
+
+
+def _without_keys(inputs: Inputs, lam: float | None) -> Expected:
+    """What is expected of rows that see no key; their results are exact."""
+    output, lse = float64.empty_results(inputs)
+    flags = torch.zeros(lse.shape, dtype=torch.bool, device=inputs.device)
+    return Expected(
+        output=output,
+        lse=lse,
+        output_error=torch.zeros_like(output),
+        lse_error=torch.zeros_like(lse),
+        output_error_lambda=None if lam is None else torch.zeros_like(output),
+        lse_error_lambda=None if lam is None else torch.zeros_like(lse),
+        void=flags,
+        output_envelope=(output.new_empty(0, CKV_DIM),) * 2,
+        lse_envelope=(lse.new_empty(0),) * 2,
+        empty=~flags,
+        contaminated=flags.clone(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The bound of one block; all but the first are [G, R, 16]."""
+
+    output_error: Tensor  # [G, R, 16, 512]
+    lse_error: Tensor
+    void: Tensor
+    stretch: Tensor  # envelope: outputs leave the hull of the values by at most this times the largest |value|
+    lse_low: Tensor
+    lse_high: Tensor
+
+
+def _bound(
+    inputs: Inputs,
+    block: Block,
+    golden: float64.Attention,
+    profile: Profile,
+    constants: Constants,
+    lam: float | None,
+) -> _Bound:
+    rounding = rounding_of(block.visible, inputs.sm_scale, inputs.q_nope.dtype, profile, constants, lam)
+    softmax = _softmax_errors(inputs, block, golden, rounding, constants, lam)
+    output_error = _output_errors(inputs, block, golden, softmax, rounding, lam)
+
+    tau, denominator = softmax.tau[..., 0], rounding.denominator
+    void = (tau >= VOID) | (denominator >= VOID)
+    log_of_sum = golden.lse - softmax.top[..., 0]
+    lse_rounding = UNIT * (constants.log2 * (log_of_sum + 1) + 2 * log_of_sum + 3 * golden.lse.abs())
+    lse_rounding += rounding.lse_top * softmax.top[..., 0].abs()
+    lse_error = softmax.shared / LN2 - torch.log2((1 - tau) * (1 - denominator)) + lse_rounding
+    lse_low = softmax.top[..., 0] - softmax.at_top / LN2 + torch.log2(1 - denominator) - lse_rounding
+    lse_high = softmax.top[..., 0] + softmax.worst[..., 0] / LN2 + rounding.log2_keys - torch.log2(1 - denominator)
+    r, g = rounding.p_unit + rounding.log2_keys.exp2() * (rounding.p_floor + FLUSHED), rounding.accumulation
+    return _Bound(
+        output_error=output_error.masked_fill_(void[..., None], math.inf),
+        lse_error=(lse_error * SLACK).masked_fill(void, math.inf),
+        void=void,
+        stretch=(((1 + r) * (1 + g) / (1 - denominator) - 1 + 2 * rounding.division) * SLACK).expand(void.shape),
+        lse_low=lse_low,
+        lse_high=lse_high + lse_rounding,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SoftmaxErrors:
+    """Errors of the weights of one block; [G, R, 16, 1] unless noted."""
+
+    top: Tensor  # the largest base-2 logit
+    sum_of_p: Tensor  # in units of the largest p
+    worst: Tensor  # the largest error of an exponent, natural units
+    at_top: Tensor  # [G, R, 16] that of the largest logit
+    shared: Tensor  # [G, R, 16] error that all exponents share: it moves the lse, not the weights
+    change: Tensor  # [G, R, 16, K] w T
+    spread: Tensor  # sqrt(sum w T^2)
+    tau: Tensor  # sum w T
+    p_rounding: Tensor  # relative rounding error of P
+    top_rounding: Tensor  # of its largest element
+    top_key: Tensor  # index of that element
+
+
+def _softmax_errors(
+    inputs: Inputs, block: Block, golden: float64.Attention, rounding: Rounding, constants: Constants, lam: float | None
+) -> _SoftmaxErrors:
+    scores = golden.scores
+    top, top_key = scores.max(-1, keepdim=True)
+    sum_of_p = torch.exp2(golden.lse[..., None] - top)
+    exponent = _exponent_errors(inputs, block, scores, top, rounding, lam)
+    worst, at_top = exponent.amax(-1, keepdim=True), exponent.gather(-1, top_key)
+    p_rounding, top_rounding = _p_roundings(scores, top, worst, rounding, constants)
+
+    # Where one key has more than half the weight, errors are counted relative to its own, which all weights share.
+    shared = torch.where(sum_of_p < 2, at_top, 0.0)
+    exponent.add_(shared).scatter_(-1, top_key, at_top - shared)
+    growth = torch.expm1(exponent.clamp(max=LARGE))
+    change = golden.weights * growth
+    spread = torch.linalg.vecdot(change, growth)[..., None].sqrt()
+    if (worst > LARGE / 2).any():
+        grown = torch.exp2(scores - golden.lse[..., None] + exponent / LN2)
+        change = torch.where(exponent > LARGE, grown, change)
+    return _SoftmaxErrors(
+        top=top,
+        sum_of_p=sum_of_p,
+        worst=worst,
+        at_top=at_top[..., 0],
+        shared=shared[..., 0],
+        change=change,
+        spread=spread,
+        tau=change.sum(-1, keepdim=True) + rounding.log2_keys[..., None].exp2() * FLUSHED,
+        p_rounding=p_rounding,
+        top_rounding=top_rounding,
+        top_key=top_key,
+    )
+
+
+def _exponent_errors(
+    inputs: Inputs, block: Block, scores: Tensor, top: Tensor, rounding: Rounding, lam: float | None
+) -> Tensor:
+    """[G, R, 16, K] t_j: the exponential of logit j, as it enters every sum, is exact times exp(+-t_j). 0 for hidden keys."""
+    query = float64.queries(inputs, block)
+    query_size = _finite(query.float()).abs_()
+    errors = torch.empty(block.shape, dtype=torch.float64, device=scores.device)
+    for part in block.key_parts():
+        key = float64.keys(inputs, block, part)
+        key_size = _finite(key.float()).abs_()
+        if lam is None:
+            # In float32: a sum of n terms that are not negative is off by n u of itself, see SLACK.
+            size = query_size @ key_size.mT
+            exact = exact_dots(query, key, size)
+            size *= rounding.dot + rounding.scaling
+            if exact is not None:
+                size = torch.where(exact, size * (rounding.scaling / (rounding.dot + rounding.scaling)), size)
+        else:
+            size = query_size.double().square() @ key_size.double().square().mT
+            size.sqrt_().mul_(rounding.dot + rounding.scaling)
+        errors[..., part] = size.unflatten(1, block.shape[1:3])
+    per_shift, per_top, constant = (
+        coefficient[..., None] for coefficient in (rounding.per_shift, rounding.per_top, rounding.constant)
+    )
+    errors.addcmul_(top - scores, per_shift)
+    errors += per_top * top.abs() + constant
+    errors.masked_fill_(scores == -math.inf, 0.0)
+    # The kernel's own maximum, from which it shifts, may be off by the largest error of a logit.
+    return errors.add_(2 * UNIT * errors.amax(-1, keepdim=True))
+
+
+def _finite(values: Tensor) -> Tensor:
+    """The values with 0 in place of NaN and infinities, in place."""
+    return values.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _p_roundings(
+    scores: Tensor, top: Tensor, worst: Tensor, rounding: Rounding, constants: Constants
+) -> tuple[Tensor, Tensor]:
+    """[G, R, 16, 1] relative rounding errors of P: of any element, and of the largest one of the row.
+
+    A power of two is not rounded. P is near one where all logits of a row differ by integers, and its largest element
+    is near 2^0 if no other key can have been the maximum; then it is rounded by no more than it is away from it.
+    """
+
+    def rounding_error(exponent_error: Tensor) -> Tensor:
+        return (torch.expm1(exponent_error.clamp(max=1.0)) + constants.exp2 * UNIT).clamp(max=rounding.p_unit)
+
+    def any_element(keys: slice) -> Tensor:
+        offset = (scores[..., keys] - top).masked_fill_(scores[..., keys] == -math.inf, 0.0)
+        offset -= offset.round()
+        return rounding_error(2 * LN2 * offset.abs_().amax(-1, keepdim=True) + 2 * worst)
+
+    of_any = any_element(PROBE)  # never more than that of all keys
+    if (of_any < rounding.p_unit).any():
+        of_any = any_element(slice(None))
+    alone = (scores >= top - 2 / LN2 * worst).sum(-1, keepdim=True) == 1
+    of_largest = rounding_error(2 * LN2 * LOGIT_ROUNDINGS * UNIT * top.abs())
+    return of_any, torch.where(alone, torch.minimum(of_any, of_largest), of_any)
+
+
+def _output_errors(
+    inputs: Inputs, block: Block, golden: float64.Attention, errors: _SoftmaxErrors, rounding: Rounding, lam: float | None
+) -> Tensor:
+    """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void."""
+    output, change = golden.output, errors.change
+    g, denominator = rounding.accumulation[..., None], rounding.denominator[..., None]
+    potential = golden.weights + change
+    rounded = potential * errors.p_rounding if lam is None else torch.zeros_like(potential)
+    if rounding.p_floor > FLUSHED:
+        rounded = torch.maximum(rounded, potential.clamp(max=rounding.p_floor / errors.sum_of_p))
+    if lam is None:
+        rounded.scatter_(-1, errors.top_key, potential.gather(-1, errors.top_key) * errors.top_rounding)
+
+    # Cauchy-Schwarz about the output, or the triangle inequality where weights may change beyond recognition.
+    centred = errors.worst <= CENTRED
+    weight = (potential + rounded).mul_(g).add_(rounded).add_(FLUSHED).addcmul_(change, (~centred).double())
+    weight.masked_fill_(float64.hidden_keys(block), 0.0)
+    error, square, noise = _value_sums(inputs, block, weight, golden.weights, None if lam is None else potential)
+    # Most of the variance may cancel, and with it most of the correct digits.
+    deviation = square.addcmul_(output, output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
+    error.addcmul_(deviation, torch.where(centred, errors.spread, 0.0))
+    of_output = torch.where(centred, 0.0, errors.tau) + (1 + errors.tau) * denominator
+    if noise is not None:
+        bias = rounding.accumulation_bias[..., None]
+        error.addcmul_(noise.sqrt_(), lam * (errors.p_rounding + bias))
+        of_output = of_output + bias
+    remaining = (1 - errors.tau) * (1 - denominator)
+    error *= SLACK * (1 + rounding.division) / remaining
+    error.addcmul_(output.abs(), SLACK * (rounding.division + (1 + rounding.division) * of_output / remaining))
+    return error.add_(rounding.floor[..., None])
+
+
+def _value_sums(
+    inputs: Inputs, block: Block, weight: Tensor, golden_weight: Tensor, potential: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """[G, R, 16, 512] each: sum weight |v|, sum golden_weight v^2, sum potential^2 v^2 (None without it)."""
+    requests, rows, heads, _ = block.shape
+    absolute = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weight.device)
+    square, noise = torch.zeros_like(absolute), None if potential is None else torch.zeros_like(absolute)
+    for part in block.key_parts():
+        value = _finite_values(inputs, block, part, 0.0)
+        squared = value.square()
+        absolute.baddbmm_(weight[..., part].flatten(1, 2), value.abs_())
+        square.baddbmm_(golden_weight[..., part].flatten(1, 2), squared)
+        if noise is not None:
+            noise.baddbmm_(potential[..., part].flatten(1, 2).square(), squared)
+    sums = (absolute, square, noise)
+    return tuple(None if total is None else total.view(requests, rows, heads, CKV_DIM) for total in sums)
+
+
+def _finite_values(inputs: Inputs, block: Block, part: slice, other: float) -> Tensor:
+    """[G, part, 512] float64 values, `other` in place of NaN and infinities."""
+    return float64.keys(inputs, block, part)[..., :CKV_DIM].double().nan_to_num_(other, other, other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hull:
+    """Envelope of the void (row, head) of one block."""
+
+    index: Tensor  # [V] row * 16 + head
+    bounds: tuple[Tensor, Tensor, Tensor, Tensor]  # output low, high [V, 512], lse low, high [V]
+
+
+def _hull(inputs: Inputs, block: Block, bound: _Bound) -> _Hull:
+    least, greatest = _extreme_values(inputs, block)
+    void = bound.void
+    request, row, _ = void.nonzero(as_tuple=True)
+    least, greatest = least[request, row], greatest[request, row]
+    slack = bound.stretch[void][:, None] * torch.maximum(least.abs(), greatest.abs()) + SMALLEST_NORMAL
+    index = block.rows[..., None] * NUM_HEADS + torch.arange(NUM_HEADS, device=void.device)
+    bounds = (least - slack, greatest + slack, bound.lse_low[void], bound.lse_high[void])
+    return _Hull(index[void], bounds)
+
+
+def _extreme_values(inputs: Inputs, block: Block) -> tuple[Tensor, Tensor]:
+    """[G, R, 512] each: the least and the greatest finite value among the keys that each row sees."""
+    first, last = int(block.visible[0]), block.slots.shape[1]
+    least = torch.full((len(block.slots), 1, CKV_DIM), math.inf, dtype=torch.float64, device=block.slots.device)
+    greatest = -least
+    for part in block.key_parts():
+        seen_by_all = slice(part.start, min(part.stop, first))
+        if seen_by_all.start < seen_by_all.stop:
+            values = _finite_values(inputs, block, seen_by_all, math.inf).amin(1, keepdim=True)
+            least = torch.minimum(least, values)
+            values = _finite_values(inputs, block, seen_by_all, -math.inf).amax(1, keepdim=True)
+            greatest = torch.maximum(greatest, values)
+    later = slice(first, last)
+    least = torch.cat([least, _finite_values(inputs, block, later, math.inf)], 1).cummin(1).values
+    greatest = torch.cat([greatest, _finite_values(inputs, block, later, -math.inf)], 1).cummax(1).values
+    return least, greatest
+
+
+def _contaminated(inputs: Inputs, block: Block) -> Tensor:
+    """[G, R, 16] bool: a NaN or Inf among the keys that the row sees, or in the head's own query."""
+    bad_keys = torch.cat([_has_non_finite(float64.keys(inputs, block, part)) for part in block.key_parts()], dim=1)
+    bad_query = _has_non_finite(float64.queries(inputs, block)).unflatten(1, block.shape[1:3])
+    return bad_query | (bad_keys.cumsum(1) > 0)[:, block.visible - 1, None]
+
+
+def _has_non_finite(values: Tensor) -> Tensor:
+    """[...] from [..., n]; a largest absolute value is NaN where any is, and infinite where any is."""
+    return ~values.abs().amax(-1).isfinite()

@@ -1,0 +1,38 @@
+"""Which dot products float32 computes exactly, in any order and on any tensor core.
+
+If all products are multiples of a power of two and their absolute values add up to at most 2^24 times it, every partial
+sum is a float32 number; a tensor core that keeps 23 bits or more below its largest summand then truncates nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from .rounding import SMALLEST_SUBNORMAL
+
+# 2^24, less what float32 may lose of the sum of absolute values.
+LIMIT = 2.0**24 * (1 - 2.0**-10)
+# A few columns tell where nothing is exact: a power of two that divides all columns divides these.
+PROBE = slice(0, 32)
+
+
+def quantum(values: Tensor) -> Tensor:
+    """The greatest power of two that divides all of the last dimension; inf where all are zero.
+
+    values [..., n] bfloat16 or float16 -> [...] float64.
+    """
+    mantissa_bits = {torch.bfloat16: 7, torch.float16: 10}[values.dtype]
+    bits = values.contiguous().view(torch.int16)
+    sign = torch.iinfo(torch.int16).min
+    # Clears the lowest bit of the mantissa, the implicit one if there is no other.
+    rest = torch.where(bits & ((1 << mantissa_bits) - 1) != 0, bits & (bits - 1), bits & sign)
+    lowest = (values.float() - rest.view(values.dtype).float()).abs()
+    return lowest.masked_fill_(lowest == 0, torch.inf).amin(-1).double()
+
+
+def exact_dots(query: Tensor, key: Tensor, size: Tensor) -> Tensor | None:
+    """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact; None if nowhere. size [G, M, K] = sum |q||k|, float32."""
+    largest = LIMIT * quantum(query[..., PROBE]).max() * quantum(key[..., PROBE]).max()
+    if size.min() > largest:
+        return None
+    product = quantum(query)[:, :, None] * quantum(key)[:, None, :]
+    return (size <= LIMIT * product) & (product >= SMALLEST_SUBNORMAL)
