@@ -1,0 +1,69 @@
+"""The command line: `python -m fuzz` and the script `mla-fuzz`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from fuzz.options import TABLE, UsageError, add_options, given
+from fuzz.run import SUITE
+
+EPILOG = """\
+Every option has an environment twin, shown in brackets; the command line wins. `pytest -n auto` takes the same options.
+Exit status: 0 nothing was found, 1 a failure was found, 2 the run could not be done, or ran no case."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="mla-fuzz", description="Prove that a paged MLA attention kernel is right.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    run = commands.add_parser("run", help="fuzz a kernel", description="Fuzz a kernel.", epilog=EPILOG)
+    add_options(run.add_argument)
+    run.add_argument(
+        "-n",
+        dest="workers",
+        metavar="N",
+        type=_workers,
+        help="worker processes: a number, or auto (cores, or a few for each GPU) [MLA_FUZZ_WORKERS]",
+    )
+    run.set_defaults(command=_run)
+    parsed = parser.parse_args(arguments)
+    try:
+        return parsed.command(parsed)
+    except UsageError as error:
+        print(f"mla-fuzz: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 2
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    """Fuzz: a pytest session of the suite, with what was given on the command line passed on."""
+    given(parsed, os.environ)  # complain about the environment before pytest starts
+    workers = parsed.workers or _workers_from_environment() or "auto"
+    arguments = ["-p", "fuzz.plugin", "-p", "no:cacheprovider", "-c", str(SUITE / "pytest.ini"), str(SUITE)]
+    arguments += ["-n", workers]
+    for option in TABLE:
+        value = getattr(parsed, option.dest)
+        for part in [] if value is None else value if option.repeated else [value]:
+            arguments += [option.flag, ",".join(part) if isinstance(part, tuple) else str(part)]
+    status = pytest.main(arguments)
+    return int(status) if status in (0, 1) else 2
+
+
+def _workers(text: str) -> str:
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number")
+    return text
+
+
+def _workers_from_environment() -> str | None:
+    text = os.environ.get("MLA_FUZZ_WORKERS")
+    try:
+        return _workers(text) if text else None
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"MLA_FUZZ_WORKERS: {error}") from None

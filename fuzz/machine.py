@@ -1,0 +1,81 @@
+"""What the machine offers: cores and GPUs, counted without torch, and the environment of each worker process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from fuzz.options import UsageError
+
+# Building a case, the host side of a launch and the verdict leave a GPU idle most of the time; six processes keep it
+# busy, and their CUDA contexts take 3 GB of its memory together.
+WORKERS_PER_GPU = 6
+LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
+
+
+def visible_gpus(environ: MutableMapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; CUDA stays uninitialised."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    return [str(index) for index in range(_gpus())]
+
+
+def _gpus() -> int:
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in Path("/dev").glob("nvidia*"))
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
+
+
+def choose_device(device: str, gpus: list[str]) -> str:
+    """'cpu' or 'cuda' for --device auto, cpu or cuda.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    if device == "cuda" and not gpus:
+        raise UsageError("--device cuda: no NVIDIA GPU is visible (nvidia-smi -L lists none, or CUDA_VISIBLE_DEVICES)")
+    if device == "auto":
+        return "cuda" if gpus else "cpu"
+    return device
+
+
+def auto_workers(device: str, gpus: list[str]) -> int:
+    """The number of worker processes that `-n auto` means: every core, or a few for each GPU."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, WORKERS_PER_GPU * len(gpus)) if device == "cuda" else cores
+
+
+def prepare_worker(device: str, gpus: list[str], index: int, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set the environment of worker number `index`, before it imports torch or Triton.
+
+    Workers take the GPUs in turn. Each computes on one core: with as many workers as cores, the threads of BLAS would
+    only get in each other's way. Triton's cache is shared: its files are renamed into place when they are whole.
+    """
+    environ.setdefault("OMP_NUM_THREADS", "1")
+    environ.setdefault("MKL_NUM_THREADS", "1")
+    if device == "cuda":
+        environ["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+    else:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+        environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def process_start() -> float:
+    """When this process started, in the time of time.monotonic: what a limit on wall time counts from.
+
+    Now, for a process so old that it must have done something else before.
+    """
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return now
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return now - age if 0 <= age <= LONGEST_START else now

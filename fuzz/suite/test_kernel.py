@@ -1,0 +1,83 @@
+"""The property that a fuzz run explores: on every case, the kernel under test keeps what its contract promises."""
+
+import platform
+from importlib.metadata import version
+
+import pytest
+import torch
+from hypothesis.strategies import SearchStrategy
+
+from fuzz.case import Case, strata_of
+from fuzz.checks import Verdict, judge
+from fuzz.checks.invariance import INVARIANCES
+from fuzz.journal import Event
+from fuzz.options import UsageError
+from fuzz.run import Run
+from fuzz.strata.strategy import CPU, GPU, Budget, cases
+from fuzz.target import load
+from fuzz.worker import Worker
+from kernel.contract import CONTRACTS, PROMISES
+
+SIMPLEST = frozenset(strata_of(Case(lengths=((1, 1, 1),))))
+
+
+def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
+    worker = Worker(fuzz_run, fuzz_worker)
+    options = fuzz_run.options
+    try:
+        contract = promises(options.contract_name, options.without)
+        strategy = drawn(contract, options.strata, GPU if fuzz_run.device == "cuda" else CPU)
+        target = load(options.kernel)
+    except UsageError as error:
+        worker.refuse(error)
+
+    if fuzz_run.device == "cpu":
+        torch.set_num_threads(1)
+    worker.tell(device=device_name(fuzz_run.device), versions=versions())
+
+    def verdict(case: Case, also: frozenset[str]) -> Verdict:
+        return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
+
+    worker.work(strategy, describe, verdict)
+    if worker.failing:
+        pytest.fail("\n".join(failing.finding["message"] for failing in worker.failing.values()), pytrace=False)
+
+
+def promises(contract: str, without: tuple[str, ...]) -> frozenset[str]:
+    """The promises of a contract, less some.
+
+    Raises:
+        UsageError: one of those is no promise.
+    """
+    for name in without:
+        if name not in PROMISES:
+            raise UsageError(f"--without {name}: no such promise; there are {', '.join(PROMISES)}")
+    return CONTRACTS[contract].difference(without)
+
+
+def drawn(contract: frozenset[str], strata: tuple[str, ...], budget: Budget) -> SearchStrategy[Case]:
+    """The strategy for the cases of a run.
+
+    Raises:
+        UsageError: a stratum that does not exist or cannot be drawn.
+    """
+    try:
+        return cases(contract, strata, budget=budget)
+    except ValueError as error:
+        raise UsageError(f"--strata {','.join(strata)}: {error}") from error
+
+
+def describe(case: Case) -> Event:
+    """What the journal says of a case; its traits are the strata that set it apart from the simplest case."""
+    strata = strata_of(case)
+    return {"case": case.to_json(), "strata": strata, "traits": sorted({*strata} - SIMPLEST), "size": case.size}
+
+
+def device_name(device: str) -> str:
+    """The name of the GPU, or what stands in for one."""
+    return torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, Triton interpreter"
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on, besides the kernel."""
+    return {"python": platform.python_version()} | {name: version(name) for name in ("torch", "triton", "hypothesis")}

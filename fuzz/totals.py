@@ -1,0 +1,232 @@
+"""What a run has done so far, counted from its journals."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuzz.journal import Event, Reader, number
+
+ALIVE = "alive"  # the check that the death of a worker fails
+GENERATE, SEARCH = "generate", "search"  # the phases that a case can belong to
+FOUND = ".found"  # ends the names of the journals that hold what searches led to
+_LONGEST_NAME = 150
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often something ran and how close it came to its bound."""
+
+    cases: int = 0
+    failed: int = 0
+    worst: dict[str, float | None] = field(default_factory=dict)
+
+    def add(self, ratios: Mapping[str, float | None], *, failed: bool) -> None:
+        self.cases += 1
+        self.failed += failed
+        for check, ratio in ratios.items():
+            self.worst[check] = _worse(self.worst.get(check), ratio)
+
+
+def _worse(one: float | None, other: float | None) -> float | None:
+    """The larger ratio; NaN is larger than any, None smaller."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if math.isnan(one) or one >= other else other
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A case on which one check failed."""
+
+    check: str
+    case: dict[str, Any]
+    strata: list[str]
+    traits: frozenset[str]
+    size: tuple[int, ...]
+    finding: dict[str, Any]
+
+    @classmethod
+    def of(cls, event: Event, finding: dict[str, Any]) -> Failing:
+        traits, size = frozenset(event["traits"]), tuple(event["size"])
+        return cls(finding["check"], event["case"], event["strata"], traits, size, finding)
+
+    def to_json(self) -> Event:
+        """The fields of an event from which `of` makes an equal one."""
+        return {
+            "case": self.case,
+            "strata": self.strata,
+            "traits": sorted(self.traits),
+            "size": self.size,
+            "finding": self.finding,
+        }
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Failures that look alike: the smallest case, and how many generated cases belong here."""
+
+    smallest: Failing
+    shrunk: bool
+    cases: int = 0
+
+    @property
+    def check(self) -> str:
+        return self.smallest.check
+
+    @property
+    def traits(self) -> list[str]:
+        return sorted(self.smallest.traits)
+
+    @property
+    def stratum(self) -> str:
+        """The strata that set the smallest case apart from the simplest case of all; 'any' if that one fails."""
+        return "+".join(self.traits) or "any"
+
+    @property
+    def name(self) -> str:
+        """A directory name from the check, the kind of row and the strata, never from the seed."""
+        check = self.check
+        if self.smallest.finding.get("index") is not None:
+            check += f"-{self.smallest.finding['rows']}"
+        name = "+".join([check, *(trait.replace(":", "-") for trait in self.traits)])
+        if not self.shrunk:
+            return f"{check}+unshrunk"
+        return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}+{zlib.crc32(name.encode()):08x}"
+
+    def explains(self, one: Failing) -> bool:
+        """Whether a failing case has every stratum that this bucket needs."""
+        return self.check == one.check and self.smallest.traits <= one.traits
+
+
+class Totals:
+    """Everything that a run has done so far. `cases` and the tallies count generated cases, not those of searches."""
+
+    def __init__(self, directory: Path, names: str = "*") -> None:
+        self._reader = Reader(directory, names)
+        self._running: dict[str, Event] = {}
+        self._generated: dict[tuple[str, frozenset[str]], tuple[Failing, int]] = {}
+        self._searching: dict[str, Failing] = {}
+        self._searched: dict[tuple[str, frozenset[str]], Failing] = {}
+        self.pids: dict[str, int] = {}
+        self.device: str | None = None
+        self.versions: dict[str, str] = {}
+        self.cases = 0
+        self.elapsed = 0.0
+        self.strata: dict[str, Tally] = {}
+        self.checks: dict[str, Tally] = {}
+        self.errors: list[Event] = []
+        self.unfinished: list[Event] = []
+        self.stopped: str | None = None
+        self._gone: dict[str, bool] = {}
+
+    def update(self) -> None:
+        """Take in what the journals hold since the last call."""
+        for name, event in self._reader.new_events():
+            getattr(self, "_on_" + event["event"])(name, event)
+        # only now have the last lines of the workers that are gone been read
+        for worker, died in self._gone.items():
+            case = self._running.pop(worker, None)
+            if case is not None and died:
+                finding = {"check": ALIVE, "detail": "the process that ran the kernel died"}
+                self._count(worker, case, {}, [finding])
+            elif case is not None:
+                self.unfinished.append(case)
+        self._gone.clear()
+
+    def _on_worker(self, name: str, event: Event) -> None:
+        self.pids[name] = event["pid"]
+
+    def _on_device(self, name: str, event: Event) -> None:
+        self.device = event["device"]
+        self.versions = event["versions"]
+
+    def _on_case(self, name: str, event: Event) -> None:
+        self._running[name] = event
+        self.elapsed = max(self.elapsed, event["at"])
+
+    def _on_verdict(self, name: str, event: Event) -> None:
+        self._count(name, self._running.pop(name), event["ran"], event["findings"])
+
+    def _on_died(self, name: str, event: Event) -> None:
+        self._gone[event["worker"]] = True
+
+    def _on_killed(self, name: str, event: Event) -> None:
+        self._gone[event["worker"]] = False
+
+    def _on_shrunk(self, name: str, event: Event) -> None:
+        self._searching.pop(event["worker"], None)
+        key = event["finding"]["check"], frozenset(event["began_with"])
+        self._searched[key] = Failing.of(event, event["finding"])
+
+    def _on_error(self, name: str, event: Event) -> None:
+        if all(event["message"] != known["message"] for known in self.errors):
+            self.errors.append(event)
+
+    def _on_stop(self, name: str, event: Event) -> None:
+        self.stopped = self.stopped or event["reason"]
+
+    def _count(self, name: str, case: Event, ran: dict[str, Any], findings: list[dict[str, Any]]) -> None:
+        failing = {finding["check"]: Failing.of(case, finding) for finding in reversed(findings)}
+        if case["phase"] == SEARCH:
+            for one in failing.values():
+                self._searching[name] = min(self._searching.get(name, one), one, key=_size)
+            return
+        ratios = {check: number(ratio) for check, ratio in ran.items()}
+        self.cases += 1
+        for stratum in case["strata"]:
+            self.strata.setdefault(stratum, Tally()).add(ratios, failed=bool(failing))
+        for check in ran.keys() | failing.keys():
+            self.checks.setdefault(check, Tally()).add({check: ratios.get(check)}, failed=check in failing)
+        for one in failing.values():
+            # the smallest of each kind is enough: a kernel that is always wrong would fill the memory otherwise
+            smallest, count = self._generated.get((one.check, one.traits), (one, 0))
+            self._generated[one.check, one.traits] = min(smallest, one, key=_size), count + 1
+
+    def worst(self, check: str) -> float | None:
+        """The worst observed/bound ratio of a check."""
+        return self.checks[check].worst[check] if check in self.checks else None
+
+    def buckets(self) -> list[Bucket]:
+        """All failures, sorted into buckets.
+
+        Only a shrunk case tells which strata its failure needs. So each opens a bucket, unless one with a smaller case
+        needs no more strata; a generated case belongs to the bucket that its own search led to, or to one all of whose
+        strata it has. What no bucket explains shares one bucket for each check.
+        """
+        found: list[Bucket] = []
+        for one in sorted(self._searched.values(), key=_size):
+            if not any(bucket.explains(one) for bucket in found):
+                found.append(Bucket(one, shrunk=True))
+        left: dict[str, Bucket] = {}
+        for key, (one, count) in self._generated.items():
+            origin = self._searched.get(key, one)
+            home = next((bucket for bucket in found if bucket.explains(origin)), None)
+            if home is None:
+                home = left.setdefault(one.check, Bucket(one, shrunk=False))
+                home.smallest = min(home.smallest, one, key=_size)
+            home.cases += count
+        for one in self._searching.values():
+            if one.check in left and not any(bucket.explains(one) for bucket in found):
+                left[one.check].smallest = min(left[one.check].smallest, one, key=_size)
+        return found + [left[check] for check in sorted(left)]
+
+    def distinct(self) -> int:
+        """The number of different failures, as far as searches have shown that they differ."""
+        found = self.buckets()
+        shrunk = {bucket.check for bucket in found if bucket.shrunk}
+        return sum(bucket.shrunk or bucket.check not in shrunk for bucket in found)
+
+    def explained(self, one: Failing) -> bool:
+        """Whether a failing case belongs to a bucket that a search has found already."""
+        return (one.check, one.traits) in self._searched or any(
+            bucket.shrunk and bucket.explains(one) for bucket in self.buckets()
+        )
+
+
+def _size(one: Failing) -> tuple[int, ...]:
+    return one.size

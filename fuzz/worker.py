@@ -1,0 +1,274 @@
+"""What one worker process does: it claims units, runs their cases, and searches a smaller case for each new failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import hypothesis
+import pytest
+from hypothesis.strategies import SearchStrategy
+
+from fuzz.journal import Event, Journal, number, read, strict
+from fuzz.options import UsageError
+from fuzz.run import Run
+from fuzz.totals import FOUND, GENERATE, SEARCH, Failing, Totals
+from fuzz.units import Board, Unit, explore, locked, seed_of
+
+if TYPE_CHECKING:
+    from fuzz.checks import Finding, Verdict
+
+# Seconds before the deadline at which a worker stops by itself: the end of the session takes about one.
+RESERVE = 2.0
+# A search may take this long, and all of them half the time of a worker: a kernel that is always wrong would else be
+# searched all night.
+SEARCH_SECONDS = 120.0
+SEARCH_SHARE = 0.5
+# The checks whose ratio Hypothesis tries to drive up.
+GUIDES = ("output", "lse")
+# A worker whose judge raises so often has something wrong with it, not with a case.
+MAX_ERRORS = 10
+
+
+class Stop(BaseException):
+    """Ends the run. Not an Exception: Hypothesis would take that for a failure of the kernel."""
+
+
+class SearchEnded(BaseException):
+    """Ends a search for a smaller case before Hypothesis does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a case: how close it came to its bounds, and the checks that failed."""
+
+    ratios: dict[str, float]
+    failing: dict[str, Failing]
+
+    @classmethod
+    def of(cls, case: Event, ran: dict[str, Any], findings: list[dict[str, Any]]) -> Outcome:
+        """From the lines of a journal, so that a case read back guides Hypothesis exactly as it did when it ran."""
+        ratios = {check: number(ran.get(check)) for check in GUIDES}
+        failing = {finding["check"]: Failing.of(case, finding) for finding in reversed(findings)}
+        return cls(
+            {check: ratio for check, ratio in ratios.items() if ratio is not None and abs(ratio) < 1e300}, failing
+        )
+
+
+Outcomes = dict[str, Outcome]  # by the JSON of the case
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """A failing case, with what is needed to come to it again: the unit, and the outcomes of the cases before it."""
+
+    unit: Unit
+    outcomes: Outcomes
+    failing: Failing
+
+
+class Worker:
+    """One worker of a run. `failing` holds the first failing case of each check that it met."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.failing: dict[str, Failing] = {}
+        self._run = run
+        self._name = name
+        self._board = Board(run.journals, run.options.max_cases)
+        self._journal = Journal(run.journals, name)
+        self._found = Journal(run.journals, f"{name}{FOUND}")
+        self._known = Totals(run.journals, f"*{FOUND}")
+        self._kinds: set[tuple[str, frozenset[str]]] = set()
+        self._discoveries: list[Discovery] = []
+        self._parent = os.getppid()
+        self._began = time.monotonic()
+        self._searching = 0.0
+        self._usual = 0.0
+        self._errors = 0
+
+    def refuse(self, error: UsageError) -> NoReturn:
+        """End the run: it cannot do what was asked."""
+        self._journal.write("error", usage=True, message=str(error))
+        pytest.fail(str(error), pytrace=False)
+
+    def tell(self, device: str, versions: dict[str, str]) -> None:
+        """Write down what this worker runs on."""
+        self._journal.write("device", device=device, versions=versions)
+
+    def work(
+        self,
+        strategy: SearchStrategy[Any],
+        describe: Callable[[Any], Event],
+        judge: Callable[[Any, frozenset[str]], Verdict],
+    ) -> None:
+        """Do units until none is left or the run has to stop, then what is left to search.
+
+        strategy  draws cases
+        describe  case -> its part of a journal line: case (JSON), strata, traits, size
+        judge     case, checks that must be among those that run -> verdict
+        """
+        self._strategy, self._describe, self._judge = strategy, describe, judge
+        try:
+            while unit := self._board.claim(self._name):
+                self._generate(unit)
+                self._board.done(unit)
+                self._search(share=SEARCH_SHARE)
+        except Stop:
+            pass
+        try:
+            while self._discoveries:
+                self._stop_if_due(SEARCH)
+                self._search(share=1.0)
+                time.sleep(0.1)  # another worker searches for the same check
+        except Stop:
+            pass
+
+    def _generate(self, unit: Unit) -> None:
+        outcomes = self._left_by(unit.died)
+
+        def body(case: Any) -> None:
+            outcome = self._outcome(case, unit, GENERATE, outcomes)
+            _guide(outcome)
+            for failing in outcome.failing.values():
+                self.failing.setdefault(failing.check, failing)
+                if (failing.check, failing.traits) not in self._kinds:
+                    self._kinds.add((failing.check, failing.traits))
+                    self._discoveries.append(Discovery(unit, outcomes, failing))
+
+        explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=False)
+
+    def _left_by(self, workers: tuple[str, ...]) -> Outcomes:
+        """The outcomes that dead workers had found. A case that one was in is not run again: that killed it."""
+        outcomes: Outcomes = {}
+        for worker in workers:
+            case: Event = {}
+            for event, _ in read(self._run.journals / f"{worker}.jsonl"):
+                if event["event"] == "case":
+                    case = event
+                    outcomes[_key(case["case"])] = Outcome({}, {})
+                elif event["event"] == "verdict":
+                    outcomes[_key(case["case"])] = Outcome.of(case, event["ran"], event["findings"])
+        return outcomes
+
+    def _outcome(
+        self, case: Any, unit: Unit, phase: str, outcomes: Outcomes, also: frozenset[str] = frozenset()
+    ) -> Outcome:
+        """The outcome of a case; the kernel runs if it is not known yet."""
+        event = self._describe(case)
+        key = _key(event["case"])
+        if key not in outcomes:
+            self._stop_if_due(phase)
+            outcomes[key] = self._execute(case, event, unit, phase, also)
+        return outcomes[key]
+
+    def _execute(self, case: Any, event: Event, unit: Unit, phase: str, also: frozenset[str]) -> Outcome:
+        """Judge a case, with a line in the journal before and after."""
+        start = time.monotonic()
+        self._journal.write("case", unit=unit.number, phase=phase, at=round(start - self._run.started, 3), **event)
+        try:
+            verdict = self._judge(case, also)
+            ran, findings = verdict.ran, [finding_json(finding) for finding in verdict.findings]
+        except Exception:
+            # not the kernel's failure: the judge turns those into findings
+            self._journal.write("error", usage=False, message=traceback.format_exc())
+            self._errors += 1
+            if self._errors >= MAX_ERRORS:
+                raise Stop from None
+            ran, findings = {}, []
+        seconds = time.monotonic() - start
+        self._journal.write("verdict", ran=ran, findings=findings, ms=round(1000 * seconds, 2))
+        self._usual = 0.8 * self._usual + 0.2 * seconds
+        return Outcome.of(event, strict(ran), strict(findings))
+
+    def _stop_if_due(self, phase: str) -> None:
+        """Raise Stop before a case that should not run any more."""
+        now = time.monotonic() + self._usual
+        run = self._run
+        if run.deadline is not None and now > run.deadline - RESERVE:
+            raise Stop
+        if run.patience is not None and now > self._began + run.patience:
+            raise Stop
+        if os.getppid() != self._parent:
+            raise Stop  # the controlling process is gone
+        if (wanted := run.stop_wanted()) is not None and (wanted == "now" or phase == GENERATE):
+            raise Stop
+
+    def _search(self, share: float) -> None:
+        """Search for the smallest case of each discovery that nothing explains yet, within a share of the time."""
+        waiting, self._discoveries = self._discoveries, []
+        for discovery in waiting:
+            check = discovery.failing.check
+            self._known.update()
+            if self._known.explained(discovery.failing):
+                continue
+            now = time.monotonic()
+            if self._searching > share * (now - self._began):
+                self._discoveries.append(discovery)
+                continue
+            with locked(self._run.journals / f"{check}.lock", wait=False) as mine:
+                if not mine:
+                    self._discoveries.append(discovery)
+                    continue
+                smallest = self._smallest(discovery)
+                began_with = sorted(discovery.failing.traits)
+                self._found.write("shrunk", worker=self._name, began_with=began_with, **smallest.to_json())
+            self._searching += time.monotonic() - now
+
+    def _smallest(self, discovery: Discovery) -> Failing:
+        """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
+        and not in a way that is explained already."""
+        unit, check = discovery.unit, discovery.failing.check
+        smallest = discovery.failing
+        found = False
+        limit = time.monotonic() + min(SEARCH_SECONDS, (self._run.options.max_time or float("inf")) / 4)
+
+        def body(case: Any) -> None:
+            nonlocal smallest, found
+            key = _key(self._describe(case)["case"])
+            if time.monotonic() > limit or (not found and key not in discovery.outcomes):
+                raise SearchEnded
+            outcome = self._outcome(case, unit, SEARCH, discovery.outcomes, frozenset({check}))
+            _guide(outcome)
+            found = found or key == _key(discovery.failing.case)
+            failing = outcome.failing.get(check)
+            if not found or failing is None:
+                return
+            if failing.traits != discovery.failing.traits and self._known.explained(failing):
+                return  # another failure, and a known one: do not slip into it
+            smallest = min(smallest, failing, key=lambda one: one.size)
+            raise failure_of(check)
+
+        try:
+            explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=True)
+        except (SearchEnded, failure_of(check)):
+            pass
+        return smallest
+
+
+def finding_json(finding: Finding) -> Event:
+    """A finding as a journal keeps it: its fields, and its text."""
+    return dataclasses.asdict(finding) | {"message": str(finding)}
+
+
+@cache
+def failure_of(check: str) -> type[AssertionError]:
+    """An exception class for each check: Hypothesis tells failures apart by class and place, and never shrinks one into
+    another."""
+    return type(f"{check.title().replace('-', '')}Failed", (AssertionError,), {})
+
+
+def _guide(outcome: Outcome) -> None:
+    """Lead Hypothesis to cases that come closer to their bounds."""
+    for check, ratio in outcome.ratios.items():
+        hypothesis.target(ratio, label=check)
+
+
+def _key(case: Event) -> str:
+    return json.dumps(strict(case), sort_keys=True)
