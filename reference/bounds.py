@@ -300,7 +300,12 @@ def _p_roundings(
 
 
 def _output_errors(
-    inputs: Inputs, block: Block, golden: float64.Attention, errors: _SoftmaxErrors, rounding: Rounding, lam: float | None
+    inputs: Inputs,
+    block: Block,
+    golden: float64.Attention,
+    errors: _SoftmaxErrors,
+    rounding: Rounding,
+    lam: float | None,
 ) -> Tensor:
     """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void."""
     output, change = golden.output, errors.change

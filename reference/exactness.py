@@ -12,7 +12,7 @@ from .rounding import SMALLEST_SUBNORMAL
 # 2^24, less what float32 may lose of the sum of absolute values.
 LIMIT = 2.0**24 * (1 - 2.0**-10)
 # A few columns tell where nothing is exact: a power of two that divides all columns divides these.
-PROBE = slice(0, 32)
+PROBE = 32
 
 
 def quantum(values: Tensor) -> Tensor:
@@ -31,8 +31,11 @@ def quantum(values: Tensor) -> Tensor:
 
 def exact_dots(query: Tensor, key: Tensor, size: Tensor) -> Tensor | None:
     """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact; None if nowhere. size [G, M, K] = sum |q||k|, float32."""
-    largest = LIMIT * quantum(query[..., PROBE]).max() * quantum(key[..., PROBE]).max()
-    if size.min() > largest:
+    lanes = (query != 0).flatten(0, 1).any(0).nonzero()[:, 0]  # a key's other columns do not enter any product
+    if len(lanes) == 0:
+        return torch.ones_like(size, dtype=torch.bool)
+    probe = lanes[:PROBE]
+    if size.min() > LIMIT * quantum(query[..., probe]).max() * quantum(key[..., probe]).max():
         return None
-    product = quantum(query)[:, :, None] * quantum(key)[:, None, :]
+    product = quantum(query[..., lanes])[:, :, None] * quantum(key[..., lanes])[:, None, :]
     return (size <= LIMIT * product) & (product >= SMALLEST_SUBNORMAL)
