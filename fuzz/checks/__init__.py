@@ -19,6 +19,7 @@ from fuzz.checks.results import KernelRaised, call
 from fuzz.checks.rows import owns_rows, place
 from fuzz.checks.trial import Trial, expected_of
 from fuzz.strata.indptr import INDPTRS
+from fuzz.strata.layouts import LAYOUTS
 from fuzz.strata.pages import PAGES
 from fuzz.target import Target
 from kernel.contract import Inputs
@@ -89,11 +90,12 @@ def _drawn(case: Case, contract: Set[str]) -> set[str]:
     """The invariance checks of a case: of those that its contract and its size allow, each one in `_RARITY` times."""
     if not INDPTRS[case.indptr].valid:
         return set()
+    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
     return {
         name
         for name, invariance in INVARIANCES.items()
         if invariance.promise in contract
-        and not (invariance.copies and PAGES[case.pages].sparse)
+        and not (invariance.copies and is_sparse)
         and _digest(f"{name} {case}") % _RARITY == 0
     }
 
