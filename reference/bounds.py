@@ -10,6 +10,7 @@ r is the rounding of P to 16 bits, g that of the accumulation, D that of the den
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,9 +79,9 @@ def expected(
     result = _without_keys(inputs, lam)
     live, lost = row_spans(inputs)
     for span in lost:
-        rows = slice(span.row, span.row + span.count)
-        result.output[rows] = result.lse[rows] = math.nan
-        result.empty[rows] = False
+        lost_rows = slice(span.row, span.row + span.count)
+        result.output[lost_rows] = result.lse[lost_rows] = math.nan
+        result.empty[lost_rows] = False
     hulls = []
     for block in blocks(live, inputs.device):
         rows, golden = block.rows, float64.evaluate(inputs, block)
@@ -91,7 +92,7 @@ def expected(
         result.contaminated[rows] = _contaminated(inputs, block)
         if bound.void.any():
             hulls.append(_hull(inputs, block, bound))
-        if lam is not None:
+        if result.output_error_lambda is not None and result.lse_error_lambda is not None:
             narrow = _bound(inputs, block, golden, profile, constants, lam)
             result.output_error_lambda[rows] = torch.minimum(narrow.output_error, bound.output_error)
             result.lse_error_lambda[rows] = torch.minimum(narrow.lse_error, bound.lse_error)
@@ -105,8 +106,8 @@ def expected(
 def interval(expected: Expected, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The least and the greatest output [total_q, 16, 512] of `dtype` that a correct kernel may give.
 
-    RN(out - F) and RN(out + F), rounded to nearest by way of float32 as the kernel's own result is. Rounding is monotone,
-    so no sharper test follows from F. The envelope where the bound is void, NaN where the golden result is.
+    RN(out - F) and RN(out + F), rounded to nearest by way of float32 as the kernel's own result is. Rounding is
+    monotone, so no sharper test follows from F. The envelope where the bound is void, NaN where the golden result is.
     """
     low = torch.empty(expected.output.shape, dtype=dtype, device=expected.output.device)
     high = torch.empty_like(low)
@@ -165,8 +166,8 @@ def _bound(
     lam: float | None,
 ) -> _Bound:
     rounding = rounding_of(block.visible, inputs.sm_scale, inputs.q_nope.dtype, profile, constants, lam)
-    softmax = _softmax_errors(inputs, block, golden, rounding, constants, lam)
-    output_error = _output_errors(inputs, block, golden, softmax, rounding, lam)
+    softmax = _softmax_errors(inputs, block, golden, rounding, constants)
+    output_error = _output_errors(inputs, block, golden, softmax, rounding)
 
     tau, denominator = softmax.tau[..., 0], rounding.denominator
     void = (tau >= VOID) | (denominator >= VOID)
@@ -205,12 +206,12 @@ class _SoftmaxErrors:
 
 
 def _softmax_errors(
-    inputs: Inputs, block: Block, golden: float64.Attention, rounding: Rounding, constants: Constants, lam: float | None
+    inputs: Inputs, block: Block, golden: float64.Attention, rounding: Rounding, constants: Constants
 ) -> _SoftmaxErrors:
     scores = golden.scores
     top, top_key = scores.max(-1, keepdim=True)
     sum_of_p = torch.exp2(golden.lse[..., None] - top)
-    exponent = _exponent_errors(inputs, block, scores, top, rounding, lam)
+    exponent = _exponent_errors(inputs, block, scores, top, rounding)
     worst, at_top = exponent.amax(-1, keepdim=True), exponent.gather(-1, top_key)
     p_rounding, top_rounding = _p_roundings(scores, top, worst, rounding, constants)
 
@@ -238,17 +239,15 @@ def _softmax_errors(
     )
 
 
-def _exponent_errors(
-    inputs: Inputs, block: Block, scores: Tensor, top: Tensor, rounding: Rounding, lam: float | None
-) -> Tensor:
-    """[G, R, 16, K] t_j: the exponential of logit j, as it enters every sum, is exact times exp(+-t_j). 0 for hidden keys."""
+def _exponent_errors(inputs: Inputs, block: Block, scores: Tensor, top: Tensor, rounding: Rounding) -> Tensor:
+    """[G, R, 16, K] t_j: the exponential of logit j enters the sums as the exact one times exp(+-t_j); 0 if hidden."""
     query = float64.queries(inputs, block)
     query_size = _finite(query.float()).abs_()
     errors = torch.empty(block.shape, dtype=torch.float64, device=scores.device)
     for part in block.key_parts():
         key = float64.keys(inputs, block, part)
         key_size = _finite(key.float()).abs_()
-        if lam is None:
+        if rounding.lam is None:
             # In float32: a sum of n terms that are not negative is off by n u of itself, see SLACK.
             size = query_size @ key_size.mT
             exact = exact_dots(query, key, size)
@@ -300,35 +299,33 @@ def _p_roundings(
 
 
 def _output_errors(
-    inputs: Inputs,
-    block: Block,
-    golden: float64.Attention,
-    errors: _SoftmaxErrors,
-    rounding: Rounding,
-    lam: float | None,
+    inputs: Inputs, block: Block, golden: float64.Attention, errors: _SoftmaxErrors, rounding: Rounding
 ) -> Tensor:
     """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void."""
     output, change = golden.output, errors.change
     g, denominator = rounding.accumulation[..., None], rounding.denominator[..., None]
     potential = golden.weights + change
-    rounded = potential * errors.p_rounding if lam is None else torch.zeros_like(potential)
+    rounded = potential * errors.p_rounding if rounding.lam is None else torch.zeros_like(potential)
     if rounding.p_floor > FLUSHED:
         rounded = torch.maximum(rounded, potential.clamp(max=rounding.p_floor / errors.sum_of_p))
-    if lam is None:
+    if rounding.lam is None:
         rounded.scatter_(-1, errors.top_key, potential.gather(-1, errors.top_key) * errors.top_rounding)
 
     # Cauchy-Schwarz about the output, or the triangle inequality where weights may change beyond recognition.
     centred = errors.worst <= CENTRED
     weight = (potential + rounded).mul_(g).add_(rounded).add_(FLUSHED).addcmul_(change, (~centred).double())
     weight.masked_fill_(float64.hidden_keys(block), 0.0)
-    error, square, noise = _value_sums(inputs, block, weight, golden.weights, None if lam is None else potential)
+    error = _value_sum(inputs, block, weight, torch.abs)
+    square = _value_sum(inputs, block, golden.weights, torch.square)
     # Most of the variance may cancel, and with it most of the correct digits.
     deviation = square.addcmul_(output, output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
     error.addcmul_(deviation, torch.where(centred, errors.spread, 0.0))
     of_output = torch.where(centred, 0.0, errors.tau) + (1 + errors.tau) * denominator
-    if noise is not None:
+    if rounding.lam is not None:
+        # Independent roundings of P, and of the products: their sum is as long as the vector of the terms.
         bias = rounding.accumulation_bias[..., None]
-        error.addcmul_(noise.sqrt_(), lam * (errors.p_rounding + bias))
+        length = _value_sum(inputs, block, potential.square(), torch.square).sqrt_()
+        error.addcmul_(length, rounding.lam * (errors.p_rounding + bias))
         of_output = of_output + bias
     remaining = (1 - errors.tau) * (1 - denominator)
     error *= SLACK * (1 + rounding.division) / remaining
@@ -336,22 +333,13 @@ def _output_errors(
     return error.add_(rounding.floor[..., None])
 
 
-def _value_sums(
-    inputs: Inputs, block: Block, weight: Tensor, golden_weight: Tensor, potential: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """[G, R, 16, 512] each: sum weight |v|, sum golden_weight v^2, sum potential^2 v^2 (None without it)."""
+def _value_sum(inputs: Inputs, block: Block, weight: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """[G, R, 16, 512] sum over keys of weight * of(value)."""
     requests, rows, heads, _ = block.shape
-    absolute = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weight.device)
-    square, noise = torch.zeros_like(absolute), None if potential is None else torch.zeros_like(absolute)
+    total = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weight.device)
     for part in block.key_parts():
-        value = _finite_values(inputs, block, part, 0.0)
-        squared = value.square()
-        absolute.baddbmm_(weight[..., part].flatten(1, 2), value.abs_())
-        square.baddbmm_(golden_weight[..., part].flatten(1, 2), squared)
-        if noise is not None:
-            noise.baddbmm_(potential[..., part].flatten(1, 2).square(), squared)
-    sums = (absolute, square, noise)
-    return tuple(None if total is None else total.view(requests, rows, heads, CKV_DIM) for total in sums)
+        total.baddbmm_(weight[..., part].flatten(1, 2), of(_finite_values(inputs, block, part, 0.0)))
+    return total.view(requests, rows, heads, CKV_DIM)
 
 
 def _finite_values(inputs: Inputs, block: Block, part: slice, other: float) -> Tensor:
@@ -398,11 +386,7 @@ def _extreme_values(inputs: Inputs, block: Block) -> tuple[Tensor, Tensor]:
 
 def _contaminated(inputs: Inputs, block: Block) -> Tensor:
     """[G, R, 16] bool: a NaN or Inf among the keys that the row sees, or in the head's own query."""
-    bad_keys = torch.cat([_has_non_finite(float64.keys(inputs, block, part)) for part in block.key_parts()], dim=1)
-    bad_query = _has_non_finite(float64.queries(inputs, block)).unflatten(1, block.shape[1:3])
-    return bad_query | (bad_keys.cumsum(1) > 0)[:, block.visible - 1, None]
-
-
-def _has_non_finite(values: Tensor) -> Tensor:
-    """[...] from [..., n]; a largest absolute value is NaN where any is, and infinite where any is."""
-    return ~values.abs().amax(-1).isfinite()
+    largest_key = [float64.largest(float64.keys(inputs, block, part).float()) for part in block.key_parts()]
+    largest_query = float64.largest(float64.queries(inputs, block).float()).unflatten(1, block.shape[1:3])
+    bad_keys = ~torch.cat(largest_key, dim=1).isfinite()
+    return ~largest_query.isfinite() | (bad_keys.cumsum(1) > 0)[:, block.visible - 1, None]

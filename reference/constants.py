@@ -1,9 +1,9 @@
 """How exactly a machine computes: the constants of the error bound, from one table per architecture and GPU.
 
-All are in units of u = 2^-24, the unit roundoff of float32. `constants.json` says where each entry comes from: a GPU that
-was measured (`python -m reference.measure`) has its own entry with figures and date, next come the documented limits
-of its architecture, and whatever is unknown gets the widest figures. A measured figure over all inputs is exact for the
-compiler and GPU at hand; a tenth is added for other versions of either.
+All are in units of u = 2^-24, the unit roundoff of float32. `constants.json` says where each entry comes from: a GPU
+that was measured (`python -m reference.measure`) has its own entry with figures and date, next come the documented
+limits of its architecture, and whatever is unknown gets the widest figures. A figure measured over all inputs is exact
+for the compiler and GPU at hand; a tenth is added for other versions of either.
 """
 
 import json

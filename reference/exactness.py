@@ -30,8 +30,9 @@ def quantum(values: Tensor) -> Tensor:
 
 
 def exact_dots(query: Tensor, key: Tensor, size: Tensor) -> Tensor | None:
-    """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact; None if nowhere. size [G, M, K] = sum |q||k|, float32."""
-    lanes = (query != 0).flatten(0, 1).any(0).nonzero()[:, 0]  # a key's other columns do not enter any product
+    """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact, given size [G, M, K] = sum |q||k|; None if nowhere."""
+    # A key's other columns do not enter any product.
+    lanes = query.float().abs_().flatten(0, 1).amax(0).nonzero()[:, 0]
     if len(lanes) == 0:
         return torch.ones_like(size, dtype=torch.bool)
     probe = lanes[:PROBE]

@@ -5,6 +5,7 @@ own softmax and logsumexp in base e. TF32 is off while it runs.
 """
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -24,7 +25,7 @@ def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
     starts = inputs.qo_indptr.clamp(0, inputs.total_q).cummax(0).values.tolist()
     qo_indptr, kv_indptr = inputs.qo_indptr.tolist(), inputs.kv_indptr.tolist()
     with _full_float32():
-        for b, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for b, (start, end) in enumerate(itertools.pairwise(starts)):
             shift = (kv_indptr[b + 1] - qo_indptr[b + 1]) - (kv_indptr[b] - qo_indptr[b])
             first_key, end_key = kv_indptr[b], kv_indptr[b + 1]
             visible = range(shift + start - qo_indptr[b] + 1, shift + end - qo_indptr[b] + 1)
@@ -36,10 +37,10 @@ def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
 def _request(inputs: Inputs, rows: range, visible: range, first_key: int, output: Tensor, lse: Tensor) -> None:
     """Fill in the rows of one request; row rows[i] sees visible[i] keys, none where that is not positive."""
     in_bounds = max(0, min(visible[-1], inputs.num_kv_indices - first_key)) if first_key >= 0 else 0
-    pages = inputs.kv_indices[first_key : first_key + in_bounds].tolist() if in_bounds else []
-    valid = next((j for j, page in enumerate(pages) if not 0 <= page < inputs.num_pages), in_bounds)
+    named = inputs.kv_indices[first_key : first_key + in_bounds].tolist() if in_bounds else []
+    valid = next((j for j, page in enumerate(named) if not 0 <= page < inputs.num_pages), in_bounds)
 
-    pages = torch.tensor(pages[:valid], dtype=torch.int64, device=inputs.device)
+    pages = torch.tensor(named[:valid], dtype=torch.int64, device=inputs.device)
     ckv, kpe = inputs.ckv_cache[pages, 0].float(), inputs.kpe_cache[pages, 0].float()
     # 0 * NaN: a mask protects a row from a later key only where that key is finite; else every row gets its own slice.
     finite = bool(ckv.isfinite().all()) and bool(kpe.isfinite().all())

@@ -83,7 +83,7 @@ def queries(inputs: Inputs, block: Block) -> Tensor:
 
 
 def keys(inputs: Inputs, block: Block, part: slice) -> Tensor:
-    """[G, part, 576] as stored: ckv and kpe side by side; the first 512 columns are the values. 0 for an invalid page."""
+    """[G, part, 576] as stored: ckv and kpe side by side; 512 columns are the value. 0 for an invalid page."""
     page, invalid = pages(inputs, block.slots[:, part])
     key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1)
     return key.masked_fill_(invalid[..., None], 0.0)
@@ -112,14 +112,16 @@ def weighted_values(inputs: Inputs, block: Block, weights: Tensor, hidden: Tenso
     for part in block.key_parts():
         value = keys(inputs, block, part)[..., :CKV_DIM].double()
         weight = weights[..., part].flatten(1, 2)
-        finite = value.isfinite()
-        if finite.all():
-            output.baddbmm_(weight, value)
-        else:
-            output.baddbmm_(weight, torch.where(finite, value, 0.0))
+        output.baddbmm_(weight, value.nan_to_num(0.0, 0.0, 0.0))
+        if not largest(value).isfinite().all():
             seen = (~hidden[..., part]).expand(weights[..., part].shape).flatten(1, 2)
             output += non_finite_values(weight, seen, value)
     return output.view(requests, rows, heads, CKV_DIM)
+
+
+def largest(values: Tensor) -> Tensor:
+    """[...] largest absolute value of the last dimension; NaN or infinite if and only if some element is."""
+    return values.abs().amax(-1)
 
 
 def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """What a kernel may do and still count as correct: the numerics that the error bound assumes, by name.
 
-Every profile assumes float32 accumulators, logits from 16-bit keys and unscaled 16-bit queries, a running maximum of the
-logits themselves, and partial results of a split context in float32. The rest is a field. A kernel that documents other
-numerics is judged with a wider profile, in the open.
+Every profile assumes float32 accumulators, logits from 16-bit keys and unscaled 16-bit queries, a running maximum of
+the logits themselves, and partial results of a split context in float32. The rest is a field. A kernel that documents
+other numerics is judged with a wider profile, in the open.
 """
 
 from dataclasses import dataclass

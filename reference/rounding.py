@@ -1,6 +1,6 @@
 """How many roundings stand between a row's inputs and its results: the counts of docs/error-bound.md, sections 2 to 4.
 
-Everything here depends on the number of keys that a row sees and on nothing else of the inputs, save sm_scale and dtype.
+Of the inputs, only the number of keys that a row sees matters here, besides sm_scale and the dtype.
 """
 
 import math
@@ -49,12 +49,13 @@ class Rounding:
     division: float
     lse_top: float  # further error of the lse, relative to |m|
     log2_keys: Tensor
+    lam: float | None  # lambda, in the lambda form
 
 
 def rounding_of(
     visible: Tensor, sm_scale: float, dtype: torch.dtype, profile: Profile, constants: Constants, lam: float | None
 ) -> Rounding:
-    """Coefficients for rows that see `visible` [R] keys. With `lam`, those of the lambda form: sqrt(n) in place of n."""
+    """Coefficients for rows that see `visible` [R] keys. With `lam` those of the lambda form, sqrt(n) for n."""
     u, exp2, log2 = UNIT, constants.exp2 * UNIT, constants.log2 * UNIT
     tiny = SMALLEST_NORMAL if profile.flushes_subnormals else SMALLEST_SUBNORMAL
     keys = visible.double()[:, None]
@@ -103,4 +104,5 @@ def rounding_of(
         division=(constants.division + 1) * u,
         lse_top=2 * u * profile.raw_maximum,
         log2_keys=log2_keys,
+        lam=lam,
     )

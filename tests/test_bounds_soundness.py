@@ -1,4 +1,4 @@
-"""The error bound against an emulated GPU: a correct kernel never passes it and may come near; a faulty one does pass it."""
+"""The error bound against an emulated GPU: a correct kernel stays below it and may come near; a faulty one does not."""
 
 import math
 from dataclasses import dataclass, replace
@@ -133,8 +133,10 @@ def test_the_lambda_form_holds_for_bell_shaped_values_and_is_sharper_for_the_lse
 
 
 def midpoints(length, dtype):
-    """One key at the maximum, all others where p is half way between two numbers of the dtype, all values alike in sign:
-    every rounding of P has the same sign and its largest size."""
+    """Every rounding of P at its largest, and alike in sign.
+
+    One key at the maximum, all others where p is half way between two numbers of the dtype, values of one sign.
+    """
     unit = torch.finfo(dtype).eps / 2
     logit = torch.tensor(math.log2(0.5 + unit / 2) + unit * 2**-6, dtype=torch.float64)
     coarse = logit.to(dtype).double()

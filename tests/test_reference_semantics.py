@@ -32,7 +32,7 @@ def test_rows_that_see_no_key_are_zero_and_minus_infinity(attention):
     inputs = make_inputs([(3, 0), (4, 4), (0, 5), (6, 2), (0, 0)], padded_rows=2)
     output, lse = attention(inputs)
     assert output.shape == (15, 16, 512) and lse.shape == (15, 16)
-    empty = [*range(0, 3), *range(7, 11), 13, 14]  # no keys; masked; padded
+    empty = [*range(3), *range(7, 11), 13, 14]  # no keys; masked; padded
     assert is_empty(output[empty], lse[empty])
     live = [*range(3, 7), 11, 12]
     assert is_finite(output[live], lse[live]) and (output[live] != 0).any()
@@ -179,8 +179,10 @@ def test_the_scale_is_rounded_to_float32_first():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("query_spread", [0.01, 1.0, 20.0])
 def test_float32_agrees_with_float64(dtype, query_spread):
-    """Tolerance: |error of a logit| <= 580 u |scale| sum |q||k| (Higham, Accuracy and Stability, 3.1), so a weight is off by
-    at most twice that and its own softmax rounding, relatively, and the output by as much times sum w |v|."""
+    """|error of a logit| <= 580 u |scale| sum |q||k| (Higham, Accuracy and Stability, section 3.1).
+
+    A weight is off by at most twice that and its own rounding, relatively, and the output by as much of sum w |v|.
+    """
     inputs = make_inputs([(5, 33), (3, 0), (4, 2), (7, 300)], dtype=dtype, query_spread=query_spread, padded_rows=1)
     output, lse = float64.attention(inputs)
     output32, lse32 = float32.attention(inputs)
