@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
 ALIVE = "alive"  # the check that the death of a worker fails
@@ -119,6 +120,7 @@ class Totals:
         self.elapsed = 0.0
         self.strata: dict[str, Tally] = {}
         self.checks: dict[str, Tally] = {}
+        self.counts = Counts()
         self.errors: list[Event] = []
         self.unfinished: list[Event] = []
         self.stopped: str | None = None
@@ -182,6 +184,9 @@ class Totals:
             self.strata.setdefault(stratum, Tally()).add(ratios, failed=bool(failing))
         for check in ran.keys() | failing.keys():
             self.checks.setdefault(check, Tally()).add({check: ratios.get(check)}, failed=check in failing)
+        found = {check: number(one.finding.get("ratio")) for check, one in failing.items()}
+        self.counts.add(case["case"], case["strata"], ratios | found, failing.keys())
+        self.counts.pace.add(case["at"])
         for one in failing.values():
             # the smallest of each kind is enough: a kernel that is always wrong would fill the memory otherwise
             smallest, count = self._generated.get((one.check, one.traits), (one, 0))
