@@ -5,14 +5,16 @@ torch. Every operand is a view inside a storage with guard bands (`fuzz.guards`)
 is poisoned.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from fuzz.case import Case
+from fuzz.guards import LAZY, extent
 from fuzz.hashing import below, key
 from fuzz.strata.indptr import INDPTRS
-from fuzz.strata.layouts import CACHES, INDEX_DTYPES, INDICES, LAYOUTS, allocate_index, allocate_values
+from fuzz.strata.layouts import CACHES, INDEX_DTYPES, INDICES, LAYOUTS, allocate_index, allocate_values, places
 from fuzz.strata.pages import PAGES, Positions, garbage
 from fuzz.strata.poison import POISONS
 from fuzz.strata.scales import SCALES
@@ -56,6 +58,25 @@ def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
         operands[name] = allocate_index(layout, name, content.shape[0], index_dtype, device, case.seed)
         operands[name].copy_(content)
     return Inputs(**operands, sm_scale=SCALES[case.scale].value(case.seed))
+
+
+def memory_bytes(case: Case, device: torch.device | str) -> int:
+    """Bytes that the operands of `case` and the results of a call with them take on `device`.
+
+    On the CPU large and sparse storage takes no more than what is touched, a page of 4 KiB for each row.
+    """
+    layout, pages = LAYOUTS[case.layout], PAGES[case.pages]
+    rows, num_pages = case.total_q + case.padded_rows, pages.count(case.total_kv, case.spare_pages)
+    live = 3 * case.total_kv + 1 if pages.sparse else num_pages
+    touched = {"q": rows, "cache": live, "q_nope": rows, "q_pe": rows, "ckv_cache": live, "kpe_cache": live}
+    total = rows * NUM_HEADS * (2 * CKV_DIM + 4)
+    for name, shape, place in places(layout, rows, num_pages, pages.front * CKV_DIM, case.seed):
+        nbytes = 2 * extent(shape, place.strides, place.offset, place.front)
+        if torch.device(device).type == "cpu" and nbytes >= LAZY:
+            nbytes = min(nbytes, touched[name] * max(4096, 2 * math.prod(shape[1:])))
+        total += nbytes
+    index_bytes = max(dtype.itemsize for dtype in INDEX_DTYPES[case.index_dtype].dtypes)
+    return total + 2 * index_bytes * (case.total_kv + case.spare_indices + 2 * case.batch + 2)
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def is_bell_shaped(case: Case) -> bool:
 
     Not so where all weights are equal, or where a key counts several times.
     """
-    varied = case.scale not in ("zero", "tiny") and not PAGES[case.pages].repeats
+    varied = case.scale not in ("zero", "small") and not PAGES[case.pages].repeats
     return VALUES[case.values].bell and varied and INDPTRS[case.indptr].valid
 
 

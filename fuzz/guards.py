@@ -12,7 +12,7 @@ import torch
 
 BAND = 1 << 16  # bytes on each side; a tile of 4 output rows is as large
 PATTERN = 0x7FE5  # of every 16-bit word
-_LAZY = 1 << 28  # bytes from which storage is zero pages of virtual memory with bands, instead of pattern everywhere
+LAZY = 1 << 28  # bytes from which storage is zero pages of virtual memory with bands, instead of pattern everywhere
 
 
 def allocate(
@@ -31,18 +31,24 @@ def allocate(
     pattern too. From 256 MiB on, only the bands do: the rest is zero, and on the CPU takes no memory until touched.
     """
     strides = _contiguous(shape) if strides is None else tuple(strides)
-    span = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
     band = BAND // dtype.itemsize
-    first = band + front + offset
-    words = _words((first + span + band) * dtype.itemsize, torch.device(device))
-    return words.view(dtype).as_strided(shape, strides, first)
+    elements = 2 * band + extent(shape, strides, offset, front)
+    words = _words(elements * dtype.itemsize, torch.device(device))
+    return words.view(dtype).as_strided(shape, strides, band + front + offset)
+
+
+def extent(shape: Sequence[int], strides: Sequence[int] | None, offset: int = 0, front: int = 0) -> int:
+    """Elements between the bands of such a tensor."""
+    strides = _contiguous(shape) if strides is None else strides
+    span = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
+    return front + offset + span
 
 
 def intact(*views: torch.Tensor) -> bool:
     """Whether everything outside `views` still holds the pattern; they are all the views there are of one storage."""
     storage = views[0].untyped_storage()
     words = torch.empty(0, dtype=torch.int16, device=views[0].device).set_(storage)
-    if storage.nbytes() >= _LAZY:
+    if storage.nbytes() >= LAZY:
         words = torch.cat((words[: BAND // 2], words[-BAND // 2 :]))
         return bool((words == PATTERN).all())
     outside = words == PATTERN
@@ -56,7 +62,7 @@ def intact(*views: torch.Tensor) -> bool:
 def _words(nbytes: int, device: torch.device) -> torch.Tensor:
     """Guarded memory as 16-bit words."""
     nbytes += -nbytes % 8
-    if nbytes < _LAZY:
+    if nbytes < LAZY:
         return torch.full((nbytes // 2,), PATTERN, dtype=torch.int16, device=device)
     words = _lazy_zeros(nbytes) if device.type == "cpu" else torch.zeros(nbytes // 2, dtype=torch.int16, device=device)
     words[: BAND // 2] = PATTERN

@@ -1,7 +1,7 @@
 """Where the operands lie in memory: strides, storage offsets, fused buffers, index dtypes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -42,6 +42,19 @@ class Layout(Stratum):
     sparse: bool = False
 
 
+def places(
+    layout: Layout, total_q: int, num_pages: int, front: int, seed: int
+) -> Iterator[tuple[str, tuple[int, ...], Place]]:
+    """Name, shape and place of each buffer that holds values; `front` elements of zeros stand before ckv_cache."""
+    for fused, rows, parts in (("q", total_q, QUERIES), ("cache", num_pages, CACHES)):
+        heads = next(iter(parts.values()))[0]
+        buffers = {fused: (heads, CKV_DIM + KPE_DIM)} if layout.fused else parts
+        for name, (inner, columns) in buffers.items():
+            shape = (rows, inner if layout.heads else 1, columns)
+            place = layout.place(name, shape, seed)
+            yield name, shape, replace(place, front=max(place.front, front if name in ("cache", "ckv_cache") else 0))
+
+
 def allocate_values(
     layout: Layout, total_q: int, num_pages: int, front: int, dtype: torch.dtype, device: torch.device, seed: int
 ) -> dict[str, torch.Tensor]:
@@ -49,20 +62,13 @@ def allocate_values(
 
     `front` is a number of elements of zeros before ckv_cache. With `heads` false the query tensors have one head.
     """
-    views = {}
-    for fused, rows, parts in (("q", total_q, QUERIES), ("cache", num_pages, CACHES)):
+    views: dict[str, torch.Tensor] = {}
+    for name, shape, place in places(layout, total_q, num_pages, front, seed):
+        buffer = _allocate(shape, place, dtype, device)
         if layout.fused:
-            inner = next(iter(parts.values()))[0]
-            buffer = _allocate(
-                layout, fused, (rows, inner, CKV_DIM + KPE_DIM), dtype, device, seed, front * (fused == "cache")
-            )
-            views |= zip(parts, buffer.split((CKV_DIM, KPE_DIM), -1), strict=True)
-            continue
-        for name, (inner, columns) in parts.items():
-            inner = inner if layout.heads else 1
-            views[name] = _allocate(
-                layout, name, (rows, inner, columns), dtype, device, seed, front * (name == "ckv_cache")
-            )
+            views |= zip(QUERIES if name == "q" else CACHES, buffer.split((CKV_DIM, KPE_DIM), -1), strict=True)
+        else:
+            views[name] = buffer
     return views
 
 
@@ -70,14 +76,11 @@ def allocate_index(
     layout: Layout, name: str, length: int, dtype: torch.dtype, device: torch.device, seed: int
 ) -> torch.Tensor:
     """An index tensor [length], guarded and holding the guard pattern."""
-    return _allocate(layout, name, (length,), dtype, device, seed, 0)
+    return _allocate((length,), layout.place(name, (length,), seed), dtype, device)
 
 
-def _allocate(
-    layout: Layout, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, front: int
-):
-    place = layout.place(name, shape, seed)
-    return allocate(shape, dtype, device, strides=place.strides, offset=place.offset, front=max(front, place.front))
+def _allocate(shape: tuple[int, ...], place: Place, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return allocate(shape, dtype, device, strides=place.strides, offset=place.offset, front=place.front)
 
 
 def _is_index(name: str) -> bool:

@@ -54,18 +54,21 @@ def total_kv(runs: Runs) -> int:
 
 
 def tiles(runs: Runs) -> int:
-    """Tiles of 4 queries x 64 keys that a kernel visits; a tile that sees no key counts as one."""
-    return sum(count * _request_tiles(q_len, kv_len) for count, q_len, kv_len in runs)
+    """About how many tiles of 4 queries x 64 keys a kernel visits: what the lengths cost.
+
+    A tile that sees no key counts as one, a request without queries as a quarter: kernels launch a program for it.
+    """
+    idle = sum(count for count, q_len, _ in runs if not q_len)
+    return sum(count * _request_tiles(q_len, kv_len) for count, q_len, kv_len in runs) + idle // 4
 
 
 def _request_tiles(q_len: int, kv_len: int) -> int:
-    """The first tile sees `first` keys and the last one all, those between evenly more; half a tile is lost in each."""
+    """The first tile sees `first` keys, the last one all, those between evenly more; half a tile is lost in each."""
     if q_len == 0:
         return 0
     rows = -(-q_len // TILE_QUERIES)
-    last = max(kv_len, 0)
-    first = min(max(kv_len - q_len + TILE_QUERIES, 0), last)
-    return max(rows, -(-rows * (first + last) // (2 * TILE_KEYS)) + rows // 2)
+    first = min(max(kv_len - q_len + TILE_QUERIES, 0), kv_len)
+    return max(rows, -(-rows * (first + kv_len) // (2 * TILE_KEYS)) + rows // 2)
 
 
 @cache

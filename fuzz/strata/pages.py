@@ -116,14 +116,16 @@ def _plain_count(total: int, spare: int) -> int:
     return 1 + total + spare
 
 
-def _across(boundary: int) -> dict[str, Callable]:
-    """Live pages permuted around a boundary, as many below as above."""
-    return {
-        "number": lambda owners, total, spare, seed: (
-            boundary - (total + spare) // 2 - 1 + _permuted(owners, total, spare, seed)
-        ),
-        "count": lambda total, spare: boundary + (total + spare + 1) // 2 + 1,
-    }
+def _across(boundary: int, doc: str, source: str) -> Pages:
+    """Live pages permuted around a boundary, as many below as above; zeros where wrapped offsets land."""
+
+    def number(owners: torch.Tensor, total: int, spare: int, seed: int) -> torch.Tensor:
+        return boundary - (total + spare) // 2 - 1 + _permuted(owners, total, spare, seed)
+
+    def count(total: int, spare: int) -> int:
+        return boundary + (total + spare + 1) // 2 + 1
+
+    return Pages(doc=doc, source=source, owner=_own, number=number, count=count, sparse=True, front=CKV_WRAP)
 
 
 PAGES = {
@@ -181,29 +183,20 @@ PAGES = {
         shared=True,
         repeats=True,
     ),
-    "across-2^22": Pages(
-        doc="ids on both sides of 4,194,304, where page * 512 passes 2^31; zeros where the wrapped address lands",
-        source="F01; FlashInfer #3130, vLLM PR #47671",
-        owner=_own,
-        **_across(1 << 22),
-        sparse=True,
-        front=CKV_WRAP,
+    "across-2^22": _across(
+        1 << 22,
+        "ids on both sides of 4,194,304, where page * 512 passes 2^31",
+        "F01; FlashInfer #3130, vLLM PR #47671",
     ),
-    "across-2^23": Pages(
-        doc="ids on both sides of 8,388,608, where page * 512 passes 2^32; zeros where the wrapped address lands",
-        source="F01; FlashInfer #3130",
-        owner=_own,
-        **_across(1 << 23),
-        sparse=True,
-        front=CKV_WRAP,
+    "across-2^23": _across(
+        1 << 23,
+        "ids on both sides of 8,388,608, where page * 512 passes 2^32",
+        "F01; FlashInfer #3130",
     ),
-    "across-2^24": Pages(
-        doc="ids on both sides of 16,777,216, beyond which float32 and 24-bit products cannot tell neighbours apart",
-        source="F01",
-        owner=_own,
-        **_across(1 << 24),
-        sparse=True,
-        front=CKV_WRAP,
+    "across-2^24": _across(
+        1 << 24,
+        "ids on both sides of 16,777,216, beyond which float32 and 24-bit products cannot tell neighbours apart",
+        "F01",
     ),
     "huge-pool": Pages(
         doc="low ids in a pool of more than 8,388,608 pages: its size passes 2^32 elements, the ids do not",

@@ -47,7 +47,7 @@ SCALES = {
         source="F19; aotriton #47",
         value=lambda seed: -1 / math.sqrt(192),
     ),
-    "tiny": Scale(
+    "small": Scale(
         doc="1e-20: all weights equal although all scores differ",
         source="F19, F22",
         value=lambda seed: 1e-20,

@@ -1,0 +1,169 @@
+"""Hypothesis strategies over cases.
+
+A case costs some twenty small choices. Each lists the simplest first and numbers grow with difficulty, so that a
+failing case shrinks to one request of few rows with default strata. Lengths are cut to a budget of tiles while they are
+drawn: nothing is drawn and thrown away.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from fuzz.build import memory_bytes
+from fuzz.case import FAMILIES, NAMED, Case, promises_needed
+from fuzz.strata.choices import Choices
+from fuzz.strata.draw_lengths import draw_runs
+from fuzz.strata.lengths import GRID_LIMIT, INT32_ROWS, LONG, Runs, server_lengths, tiles
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one case may cost.
+
+    device      "cpu" or "cuda"
+    tiles       of 4 queries x 64 keys, in ordinary cases
+    most_tiles  in the rare strata that are about size
+    memory      bytes of operands and results
+    """
+
+    device: str
+    tiles: int
+    most_tiles: int
+    memory: int
+
+
+# the interpreter takes about 5 ms for a tile and 20 ms for a program; an H200 a few microseconds
+CPU = Budget("cpu", tiles=24, most_tiles=48, memory=1 << 30)
+GPU = Budget("cuda", tiles=2048, most_tiles=1 << 17, memory=48 << 30)
+
+
+def cases(contract: frozenset[str], strata: Iterable[str] | None = None, *, budget: Budget) -> st.SearchStrategy[Case]:
+    """Cases that a kernel with the promises `contract` can be judged on, within `budget`.
+
+    `strata` are names as `resolve` gives them: of each family that they name, only those are drawn. Raises ValueError
+    if one of them cannot be drawn at all, with the reason that `excluded` gives.
+    """
+    wanted = resolve(strata or ())
+    reasons = excluded(contract, budget)
+    allowed: dict[str, list[str]] = {}
+    for family, registry in FAMILIES.items():
+        chosen = [name for name in registry if f"{family}:{name}" in wanted]
+        for name in chosen:
+            if f"{family}:{name}" in reasons:
+                raise ValueError(f"{family}:{name} cannot be drawn: {reasons[f'{family}:{name}']}")
+        allowed[family] = chosen or [name for name in registry if f"{family}:{name}" not in reasons]
+    return _cases(contract, allowed, budget)
+
+
+def resolve(names: Iterable[str]) -> frozenset[str]:
+    """Full names family:name of strata given by full name, by name alone, or by family for all of it.
+
+    Raises ValueError for a name that is unknown or that several families have.
+    """
+    full = [f"{family}:{name}" for family, registry in FAMILIES.items() for name in registry]
+    chosen: list[str] = []
+    for given in names:
+        found = [name for name in full if given in (name, name.split(":")[1])]
+        if given in FAMILIES:
+            chosen += [name for name in full if name.startswith(f"{given}:")]
+        elif len(found) == 1:
+            chosen += found
+        elif found:
+            raise ValueError(f"stratum {given!r} is one of {', '.join(found)}")
+        else:
+            raise ValueError(f"no stratum {given!r}; there are {', '.join(full)}")
+    return frozenset(chosen)
+
+
+def excluded(contract: frozenset[str], budget: Budget) -> dict[str, str]:
+    """Strata that are never drawn, family:name, each with the reason: what is not run is known by name."""
+    reasons = {}
+    for family, registry in FAMILIES.items():
+        for name in registry:
+            reason = _exclusion(_least(family, name), contract, budget)
+            if reason:
+                reasons[f"{family}:{name}"] = reason
+    return reasons
+
+
+def _least(family: str, name: str) -> Case:
+    """About the smallest case of a stratum; whatever its family, the rest asks for `base` alone."""
+    plain = Case(((1, 2, 2),), poison="decoys")
+    if family == "lengths":
+        return replace(plain, lengths=_LEAST.get(name, plain.lengths))
+    return replace(plain, **{family: name} if family in NAMED else {name: 1})
+
+
+_LEAST: dict[str, Runs] = {
+    "masked-rows": ((1, 2, 1),),
+    "server": min(server_lengths().values(), key=tiles),
+    "many-requests": ((GRID_LIMIT + 1, 0, 0), (1, 1, 1)),
+    "long-context": ((1, 1, LONG),),
+    "huge-q": ((1, INT32_ROWS + 1, 1),),
+}
+
+
+def _exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | None:
+    """Why a case must not be drawn, or None."""
+    missing = promises_needed(case) - contract
+    if missing:
+        return f"needs the promise {', '.join(sorted(missing))}"
+    if case.tiles > budget.most_tiles:
+        return f"needs {case.tiles:,} tiles, the budget is {budget.most_tiles:,}"
+    memory = memory_bytes(case, budget.device)
+    if memory > budget.memory:
+        return f"needs {memory / 2**30:.1f} GiB, the budget is {budget.memory / 2**30:.1f} GiB"
+    return None
+
+
+# share of a family's first and simplest name; of families that are not here, all are alike
+_PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.85}
+# strata of values that say what they have to say at one scale
+_FOR_LN2 = ("power-of-two", "correlated")
+_TAIL = (1, 2, 3, 7, 17, 70)
+
+
+def _pool(family: str, names: list[str]) -> list[str]:
+    """The names, the first as often as its share demands."""
+    share, others = _PLAIN.get(family), len(names) - 1
+    repeats = round(others * share / (1 - share)) if share is not None and others else 1
+    return [names[0]] * repeats + names[1:]
+
+
+def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budget) -> st.SearchStrategy[Case]:
+    pools = {family: _pool(family, allowed[family]) for family in NAMED}
+    ln2 = ["ln2"] * (len(pools["scale"]) if "ln2" in allowed["scale"] else 0) + pools["scale"]
+    some = [*combinations(allowed["tail"], 1), tuple(allowed["tail"])]
+    tails = [()] * len(some) + some
+
+    @st.composite
+    def draw_case(draw: st.DrawFn) -> Case:
+        choices = Choices(draw)
+        masked = "masked-rows" in contract
+        chosen: dict[str, Any] = {
+            "lengths": draw_runs(choices, allowed["lengths"], budget.tiles, budget.most_tiles, masked=masked)
+        }
+        for family, pool in pools.items():
+            for_ln2 = family == "scale" and chosen["values"] in _FOR_LN2
+            chosen[family] = choices.one_of(ln2 if for_ln2 else pool)
+        chosen |= {name: choices.one_of(_TAIL) for name in choices.one_of(tails)}
+        return _compatible(Case(**chosen, seed=choices.seed()), contract, allowed, budget)
+
+    return draw_case()
+
+
+def _compatible(case: Case, contract: frozenset[str], allowed: dict[str, list[str]], budget: Budget) -> Case:
+    """The case, or the nearest one that may be drawn: strata that do may still not go together."""
+    simpler: dict[str, Any] = {}
+    for family in ("layout", "pages", "values"):
+        if _exclusion(case, contract, budget) is None:
+            return case
+        simpler[family] = allowed[family][0]
+        case = replace(case, **simpler)
+    if _exclusion(case, contract, budget) is not None:
+        reject()
+    return case
