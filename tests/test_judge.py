@@ -12,7 +12,7 @@ from fuzz.build import build
 from fuzz.case import Case
 from fuzz.checks import CHECKS, judge
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.checks.trial import expected_of
+from fuzz.checks.numeric import expected_of
 from fuzz.target import Target
 from kernel.contract import CONTRACTS
 from reference.bounds import interval
@@ -255,3 +255,24 @@ def _contaminating() -> str:
     from fuzz.strata.values import VALUES
 
     return next(name for name, values in VALUES.items() if not values.finite)
+
+
+@pytest.mark.parametrize("case", [CASE, Case(lengths=((3, 5, 9), (1, 0, 4), (2, 7, 3)), pages="shared-prefix")], ids=str)
+def test_rows_judged_in_windows_give_the_same_verdict(monkeypatch, case):
+    whole = judge(case, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"])
+    monkeypatch.setattr(fuzz.checks.windows, "ROWS", 3)
+    parts = judge(case, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"])
+    assert not whole.findings and not parts.findings
+    assert parts.ran.keys() == whole.ran.keys()
+    assert parts.ran["output"] == pytest.approx(whole.ran["output"], rel=1e-3)
+    assert failures(tampered(set_element((ROW + 6, 5, 17), 9.0)), case)["output"].count("at [7, 5, 17]") == 1
+
+
+def test_a_huge_operand_is_sampled(monkeypatch):
+    monkeypatch.setattr(fuzz.checks.memory, "_COPY_LIMIT", 1 << 14)
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        operands["ckv_cache"][operands["kv_indices"][0]] = 0
+
+    assert "ckv_cache was changed by the call" in failures(target(run))["inputs-untouched"]

@@ -1,6 +1,6 @@
 """What a check says."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fuzz.case import Case
 
@@ -23,6 +23,10 @@ class Finding:
     allowed: tuple[float, float] | None = None
     ratio: float | None = None
     rows: str = "interior"
+
+    def moved(self, rows: int) -> "Finding":
+        """The same finding where its index counts from `rows` rows earlier."""
+        return self if self.index is None else replace(self, index=(self.index[0] + rows, *self.index[1:]))
 
     def __str__(self) -> str:
         parts = [f"{self.check}: {self.detail}"]

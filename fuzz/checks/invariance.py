@@ -11,7 +11,7 @@ import torch
 from fuzz.build import build
 from fuzz.checks.finding import Verdict
 from fuzz.checks.results import Results, call, call_captured
-from fuzz.checks.trial import Trial, copy_of, different_bits, expected_of, plain, renew
+from fuzz.checks.trial import Trial, copy_of, different_bits, plain, renew
 from fuzz.strata.poison import POISONS
 
 
@@ -55,9 +55,7 @@ def batch_invariant(trial: Trial) -> Verdict | None:
     here = Results(trial.results.output[rows], trial.results.lse[rows], ())
     verdict = Verdict(trial.case)
     finding = different_bits("batch-invariant", f"request {request} alone", here, call(trial.target, alone), None)
-    if finding is not None and finding.index is not None:
-        finding = replace(finding, index=(finding.index[0] + rows.start, *finding.index[1:]))
-    verdict.add("batch-invariant", finding)
+    verdict.add("batch-invariant", finding and finding.moved(rows.start))
     return verdict
 
 
@@ -106,8 +104,7 @@ def fresh(trial: Trial) -> Verdict:
     call(trial.target, inputs)
     scale = renew(inputs, replace(trial.case, seed=trial.case.seed ^ 1))
     given = replace(inputs, sm_scale=scale)
-    results = call(trial.target, given)
-    return trial.numbers("fresh", "new values in the same buffers", results, expected_of(trial.case, given))
+    return trial.numbers("fresh", "new values in the same buffers", given, call(trial.target, given))
 
 
 def side_stream(trial: Trial) -> Verdict | None:
@@ -115,12 +112,12 @@ def side_stream(trial: Trial) -> Verdict | None:
     if trial.inputs.device.type != "cuda" or not trial.inputs.total_q:
         return None
     inputs = copy_of(trial.inputs)
-    q_nope = inputs.q_nope.clone()
+    q_nope = plain(inputs.q_nope).clone()
     plain(inputs.q_nope).fill_(1)
     torch.cuda.synchronize(inputs.device)
     with torch.cuda.device(inputs.device), torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(_PRODUCER_CYCLES)
-        plain(inputs.q_nope).copy_(plain(q_nope))
+        plain(inputs.q_nope).copy_(q_nope)
         results = call(trial.target, inputs)
     return trial.same("side-stream", "on a side stream", results)
 
@@ -137,7 +134,7 @@ def graph(trial: Trial) -> Verdict | None:
         renew(inputs, replace(trial.case, seed=trial.case.seed ^ 1))
         captured.replay()
         torch.cuda.synchronize()
-    return trial.numbers("graph", "a graph replayed with new values", results, expected_of(trial.case, inputs))
+    return trial.numbers("graph", "a graph replayed with new values", inputs, results)
 
 
 def other_device(trial: Trial) -> Verdict | None:

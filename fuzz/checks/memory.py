@@ -11,7 +11,10 @@ _COPY_LIMIT = 1 << 28  # bytes of an operand up to which a copy of all of it is 
 
 
 class Snapshot:
-    """The operands as they were before a call: all of each or, of a huge cache, the pages that live slots name."""
+    """The operands as they were before a call.
+
+    All of each or, of a huge one, a sample: of a cache the pages that live slots name, of others every n-th row.
+    """
 
     def __init__(self, inputs: Inputs) -> None:
         self._live = _named_pages(inputs)
@@ -27,15 +30,17 @@ class Snapshot:
                 return Finding(
                     "inputs-untouched",
                     f"{name} was changed by the call ({int(different.sum())} of {different.numel()} elements)",
-                    where,
+                    where if part is tensor else None,
                     part[where].item(),
                     self._held[name][where].item(),
                 )
         return None
 
     def _part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        is_huge = name in ("ckv_cache", "kpe_cache") and tensor.numel() * tensor.itemsize > _COPY_LIMIT
-        return tensor[self._live] if is_huge else tensor
+        parts = -(-tensor.numel() * tensor.itemsize // _COPY_LIMIT)
+        if parts <= 1:
+            return tensor
+        return tensor[self._live] if name in ("ckv_cache", "kpe_cache") else tensor[::parts]
 
 
 def check_written(results: Results) -> Finding | None:

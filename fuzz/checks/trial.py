@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fuzz.build import build
-from fuzz.case import Case, is_bell_shaped
+from fuzz.case import Case
 from fuzz.checks.finding import Finding, Verdict
 from fuzz.checks.memory import tensors
 from fuzz.checks.numeric import check_numbers
@@ -15,21 +15,6 @@ from fuzz.checks.results import Results, bits
 from fuzz.hashing import key, mix
 from fuzz.target import Target
 from kernel.contract import Inputs
-from reference.bounds import Expected, expected
-
-# Of a night of 10^9 elements one in a thousand has a false alarm of the lambda form: docs/error-bound.md.
-LAMBDA = 7.5
-
-
-def expected_of(case: Case, inputs: Inputs) -> Expected:
-    """The golden result for the operands of `case`, with the bound that is a verdict for it.
-
-    That is the lambda form where values are bell-shaped, the rigorous one everywhere else.
-    """
-    if not is_bell_shaped(case):
-        return expected(inputs)
-    both = expected(inputs, lam=LAMBDA)
-    return replace(both, output_error=both.output_error_lambda, lse_error=both.lse_error_lambda)
 
 
 @dataclass(frozen=True)
@@ -40,7 +25,6 @@ class Trial:
     target: Target
     inputs: Inputs
     results: Results
-    expected: Expected
     contract: frozenset[str]
 
     def draw(self, name: str, bound: int) -> int:
@@ -53,14 +37,14 @@ class Trial:
             verdict = Verdict(self.case)
             verdict.add(check, different_bits(check, changed, self.results, results, rows))
             return verdict
-        return self.numbers(check, changed, results, self.expected, rows)
+        return self.numbers(check, changed, self.inputs, results, rows)
 
     def numbers(
-        self, check: str, changed: str, results: Results, bound: Expected, rows: torch.Tensor | None = None
+        self, check: str, changed: str, inputs: Inputs, results: Results, rows: torch.Tensor | None = None
     ) -> Verdict:
-        """What the numeric checks say of `results`, under the name of `check`."""
+        """What the numeric checks say of `results` for `inputs`, under the name of `check`."""
         plain, verdict = Verdict(self.case), Verdict(self.case)
-        check_numbers(plain, results, bound, rows)
+        check_numbers(plain, inputs, results, rows)
         for finding in plain.findings[:1]:
             verdict.add(check, replace(finding, check=check, detail=f"{changed}: {finding.check}: {finding.detail}"))
         verdict.add(check)
