@@ -61,6 +61,12 @@ class Expected:
     empty: Tensor  # [total_q, 16] bool: the row sees no key
     contaminated: Tensor  # [total_q, 16] bool: it sees a NaN or Inf among its keys, or holds one in its own query
 
+    def in_lambda_form(self) -> "Expected":
+        """The same with the lambda form's errors as the errors; ValueError where they were not asked for."""
+        if self.output_error_lambda is None or self.lse_error_lambda is None:
+            raise ValueError("the lambda form was not asked for: call expected(..., lam=...)")
+        return replace(self, output_error=self.output_error_lambda, lse_error=self.lse_error_lambda)
+
 
 def expected(
     inputs: Inputs,

@@ -38,7 +38,9 @@ def test_the_golden_result_is_that_of_the_reference():
     assert torch.equal(expected.output, output) and torch.equal(expected.lse, lse)
     assert (expected.output_error_lambda <= expected.output_error).all()
     assert (expected.lse_error_lambda <= expected.lse_error).all()
-    assert expect(inputs).output_error_lambda is None
+    assert torch.equal(expected.in_lambda_form().lse_error, expected.lse_error_lambda)
+    with pytest.raises(ValueError, match="lam"):
+        expect(inputs).in_lambda_form()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

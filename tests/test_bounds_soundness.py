@@ -38,7 +38,7 @@ class Ratios:
 def judge(inputs, kernel, profile=bounds.DEFAULT_PROFILE, lam=None) -> Ratios:
     expected = bounds.expected(inputs, profile, kernel.constants, lam=lam)
     if lam is not None:
-        expected = replace(expected, output_error=expected.output_error_lambda, lse_error=expected.lse_error_lambda)
+        expected = expected.in_lambda_form()
     result = kernel(inputs)
     value, output, lse = (torch.from_numpy(array) for array in (result.value, result.output, result.lse))
     low, high = bounds.interval(expected, inputs.q_nope.dtype)
