@@ -240,12 +240,12 @@ class IndexDtypes(Stratum):
 
 INDEX_DTYPES = {
     "int32": IndexDtypes(
-        doc="int32 all",
+        doc="all three int32, as the definition says",
         source="definition",
         dtypes=(torch.int32, torch.int32, torch.int32),
     ),
     "int64": IndexDtypes(
-        doc="int64 all: a kernel that reads them as int32 sees every other number as zero",
+        doc="all three int64: a kernel that reads them as int32 sees every other number as zero",
         source="F26",
         dtypes=(torch.int64, torch.int64, torch.int64),
     ),
