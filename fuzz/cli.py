@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz.options import TABLE, UsageError, add_options, given
+from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
 EPILOG = """\
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="workers",
         metavar="N",
         type=_workers,
-        help="worker processes: a number, or auto (cores, or a few for each GPU) [MLA_FUZZ_WORKERS]",
+        help=f"worker processes: a number, or auto (cores, or a few for each GPU) [{WORKERS_VARIABLE}]",
     )
     run.set_defaults(command=_run)
     parsed = parser.parse_args(arguments)
@@ -62,8 +62,8 @@ def _workers(text: str) -> str:
 
 
 def _workers_from_environment() -> str | None:
-    text = os.environ.get("MLA_FUZZ_WORKERS")
+    text = os.environ.get(WORKERS_VARIABLE)
     try:
         return _workers(text) if text else None
     except argparse.ArgumentTypeError as error:
-        raise UsageError(f"MLA_FUZZ_WORKERS: {error}") from None
+        raise UsageError(f"{WORKERS_VARIABLE}: {error}") from None

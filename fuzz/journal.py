@@ -12,7 +12,8 @@ Events, by the value of "event":
     shrunk    a search for the smallest case that fails a check ended: worker, traits of the case that it began with;
               case, strata, traits, size and finding of the smallest. In <worker>.found.jsonl, as all workers read it
     error     the run cannot do what was asked, or the machinery failed: message, usage (true or false)
-    died, killed, stop   written by the controlling process: a worker's end, and the reason why the run stopped
+    ended     the worker has done all its work
+    died, hung, killed, stop   written by the controlling process: a worker's end, and why the run stopped
 """
 
 from __future__ import annotations

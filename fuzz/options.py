@@ -16,6 +16,7 @@ from typing import Any
 DEFAULT_KERNEL = "kernel:run"
 DEFAULT_OUT = Path("fuzz-results")
 DEFAULT_MAX_TIME = 120.0
+WORKERS_VARIABLE = "MLA_FUZZ_WORKERS"  # the twin of -n, which is xdist's own option under pytest
 
 
 class UsageError(Exception):
@@ -178,8 +179,12 @@ def given(namespace: object, environ: Mapping[str, str]) -> dict[str, Any]:
     """The options that the user set, by field: on the command line, else in the environment.
 
     Raises:
-        UsageError: an environment twin that cannot be read.
+        UsageError: an environment twin that cannot be read, or that is none.
     """
+    known = [option.variable for option in TABLE] + [WORKERS_VARIABLE]
+    for variable in environ:
+        if variable.startswith("MLA_FUZZ_") and variable not in known:
+            raise UsageError(f"{variable}: there is no such option; there are {', '.join(known)}")
     values: dict[str, Any] = {}
     for option in TABLE:
         value = getattr(namespace, option.dest, None)

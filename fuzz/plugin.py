@@ -148,6 +148,7 @@ class Controller:
         self._fuzzing = fuzzing
         self._stack = contextlib.ExitStack()
         self._stillborn = 0
+        self._taken_up: list[pytest.TestReport] = []
         directory = options.out if fuzzing else _short_directory(config)
         self._stack.enter_context(outdir.occupied(directory, keep=fuzzing))
         limited = options.max_time is not None or options.max_cases is not None
@@ -201,13 +202,19 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Let the worker that replaces a dead one take its shard up again."""
+        """Let the worker that replaces a dead one take its shard up again; the death is in the journal."""
         if self._fuzzing and self._run.stop_wanted() is None:
             sched.mark_test_pending(crashitem)
+            self._taken_up.append(report)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("", "", "") if any(report is one for one in self._taken_up) else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         name = node.gateway.id
+        if name in self._watch.killed and self._run.stop_wanted() is not None:
+            pytest.exit("workers that did not end in time were killed")  # before xdist replaces them
         if error is None or name in self._watch.killed:
             return
         self._watch.journal.write("died", worker=name)
@@ -221,7 +228,8 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         if self._fuzzing:
-            self._watch.display = open_display(self._run, self._stack.enter_context(terminal_stream()))
+            self._terminal = self._stack.enter_context(terminal_stream())
+            self._watch.display = open_display(self._run, self._terminal)
             self._stack.enter_context(_interrupted_by(signal.SIGTERM))
         self._watch.start()
         try:
@@ -245,22 +253,22 @@ class Controller:
             return 1
         if totals.errors or not totals.cases or totals.stopped == "interrupted":
             return 2
-        return 0 if session_status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 2
+        ended_well = session_status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        return 0 if ended_well or self._watch.killed else 2
 
     def _write(self, totals: Totals, status: int) -> None:
         if totals.stopped is None:
             limit = self._run.options.max_cases
-            totals.stopped = "all cases done" if limit is not None and totals.cases >= limit else "time limit"
+            in_time = self._run.deadline is None or (limit is not None and totals.cases >= limit)
+            totals.stopped = "all cases done" if in_time else "time limit"
         write_results(self._run, totals, time.monotonic() - self._run.started, status)
 
     def _abandon(self, totals: Totals) -> NoReturn:
         """Leave a session that does not end by itself, after its time."""
         status = self._exit_status(totals, pytest.ExitCode.OK)
         self._write(totals, status)
-        with terminal_stream() as stream:
-            print(
-                f"\nmla-fuzz: the session hung after its time limit; results are in {self._run.directory}", file=stream
-            )
+        message = f"mla-fuzz: the session hung after its time limit; results are in {self._run.directory}"
+        print(f"\n{message}", file=self._terminal, flush=True)
         os._exit(status)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -268,6 +276,7 @@ class Controller:
         found = totals.buckets()
         if not self._fuzzing and not found:
             return
+        terminalreporter.ensure_newline()
         terminalreporter.section(f"mla-fuzz: {len(found)} failures in {totals.cases:,} cases")
         for bucket in found:
             finding = bucket.smallest.finding
@@ -276,7 +285,7 @@ class Controller:
             write(f"    {replay_command(run, bucket)}")
         for event in totals.errors:
             write(event["message"], red=True)
-        for event in totals.unfinished:
+        for event in totals.unfinished():
             write(f"unfinished: {event['case']}")
         worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
         write(f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}")

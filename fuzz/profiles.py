@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+NAMES = ("dev", "ci", "nightly")
 DATABASE = Path(".hypothesis/examples")
 
 

@@ -59,7 +59,7 @@ def summary(run: Run, totals: Totals, elapsed: float, exit_status: int) -> dict[
             }
             for bucket in totals.buckets()
         ],
-        "unfinished": [event["case"] for event in totals.unfinished],
+        "unfinished": [event["case"] for event in totals.unfinished()],
         "errors": [event["message"] for event in totals.errors],
         "stopped": totals.stopped,
         "exit_status": exit_status,
@@ -121,16 +121,14 @@ def junit(run: Run, totals: Totals, elapsed: float) -> str:
         }
         case = _testcase(suite, run, bucket.name, properties)
         message = bucket.smallest.finding.get("message") or bucket.smallest.finding["detail"]
-        ElementTree.SubElement(
-            case, "failure", type=bucket.check, message=message.splitlines()[0]
-        ).text = f"{message}\n{replay_command(run, bucket)}"
+        _element(case, "failure", f"{message}\n{replay_command(run, bucket)}", type=bucket.check)
     for event in totals.errors:
         case = _testcase(suite, run, "error", {})
         _element(case, "error", event["message"])
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
 
 
 def _testcase(suite: ElementTree.Element, run: Run, name: str, properties: dict[str, Any]) -> ElementTree.Element:

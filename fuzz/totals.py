@@ -113,7 +113,7 @@ class Totals:
         self._generated: dict[tuple[str, frozenset[str]], tuple[Failing, int]] = {}
         self._searching: dict[str, Failing] = {}
         self._searched: dict[tuple[str, frozenset[str]], Failing] = {}
-        self.pids: dict[str, int] = {}
+        self.pids: dict[str, int] = {}  # of the workers that are at work
         self.device: str | None = None
         self.versions: dict[str, str] = {}
         self.cases = 0
@@ -122,26 +122,28 @@ class Totals:
         self.checks: dict[str, Tally] = {}
         self.counts = Counts()
         self.errors: list[Event] = []
-        self.unfinished: list[Event] = []
+        self._unfinished: list[Event] = []
         self.stopped: str | None = None
-        self._gone: dict[str, bool] = {}
+        self._gone: dict[str, str | None] = {}  # worker -> what it died of, unless we ended it
 
     def update(self) -> None:
         """Take in what the journals hold since the last call."""
         for name, event in self._reader.new_events():
             getattr(self, "_on_" + event["event"])(name, event)
         # only now have the last lines of the workers that are gone been read
-        for worker, died in self._gone.items():
+        for worker, cause in self._gone.items():
             case = self._running.pop(worker, None)
-            if case is not None and died:
-                finding = {"check": ALIVE, "detail": "the process that ran the kernel died"}
-                self._count(worker, case, {}, [finding])
+            if case is not None and cause is not None:
+                self._count(worker, case, {}, [{"check": ALIVE, "detail": cause}])
             elif case is not None:
-                self.unfinished.append(case)
+                self._unfinished.append(case)
         self._gone.clear()
 
     def _on_worker(self, name: str, event: Event) -> None:
         self.pids[name] = event["pid"]
+
+    def _on_ended(self, name: str, event: Event) -> None:
+        self.pids.pop(name, None)
 
     def _on_device(self, name: str, event: Event) -> None:
         self.device = event["device"]
@@ -155,10 +157,13 @@ class Totals:
         self._count(name, self._running.pop(name), event["ran"], event["findings"])
 
     def _on_died(self, name: str, event: Event) -> None:
-        self._gone[event["worker"]] = True
+        self._gone[event["worker"]] = "the process that ran the kernel died"
+
+    def _on_hung(self, name: str, event: Event) -> None:
+        self._gone[event["worker"]] = "the kernel did not return"
 
     def _on_killed(self, name: str, event: Event) -> None:
-        self._gone[event["worker"]] = False
+        self._gone[event["worker"]] = None
 
     def _on_shrunk(self, name: str, event: Event) -> None:
         self._searching.pop(event["worker"], None)
@@ -192,6 +197,11 @@ class Totals:
             smallest, count = self._generated.get((one.check, one.traits), (one, 0))
             self._generated[one.check, one.traits] = min(smallest, one, key=_size), count + 1
 
+    def began(self, worker: str) -> float:
+        """When the case that a worker is in began, in seconds since the start; infinity if it is in none."""
+        case = self._running.get(worker)
+        return math.inf if case is None else case["at"]
+
     def worst(self, check: str) -> float | None:
         """The worst observed/bound ratio of a check."""
         return self.checks[check].worst[check] if check in self.checks else None
@@ -219,6 +229,10 @@ class Totals:
             if one.check in left and not any(bucket.explains(one) for bucket in found):
                 left[one.check].smallest = min(left[one.check].smallest, one, key=_size)
         return found + [left[check] for check in sorted(left)]
+
+    def unfinished(self) -> list[Event]:
+        """The cases that are running, or were when their workers had to stop."""
+        return [*self._unfinished, *self._running.values()]
 
     def distinct(self) -> int:
         """The number of different failures, as far as searches have shown that they differ."""

@@ -21,6 +21,9 @@ INTERVAL = 0.25
 # many seconds later, the process leaves it.
 GRACE = 8.0
 LAST_GRACE = 4.0
+# A case that takes longer than this is taken for a hang, and its worker is replaced. Long, as a kernel may be compiled
+# and tuned within a case.
+HANG_SECONDS = 300.0
 # What a worker gets to finish its case after Ctrl-C.
 INTERRUPT_GRACE = 2.0
 
@@ -76,13 +79,17 @@ class Watch(threading.Thread):
     def kill_workers(self) -> None:
         """Kill the worker processes that are left."""
         for name, pid in self._running_workers().items():
-            self.killed.add(name)
-            self.journal.write("killed", worker=name)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            self._kill(name, pid, "killed")
+
+    def _kill(self, name: str, pid: int, event: str) -> None:
+        self.killed.add(name)
+        self.journal.write(event, worker=name)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def _running_workers(self) -> dict[str, int]:
-        return {name: pid for name, pid in self.totals.pids.items() if _is_child(pid)}
+        pids = list(self.totals.pids.items())  # at once: another thread may be taking in events
+        return {name: pid for name, pid in pids if _is_child(pid)}
 
     def _enforce(self, now: float) -> None:
         options, totals = self._run.options, self.totals
@@ -90,11 +97,14 @@ class Watch(threading.Thread):
             self.stop("finish", f"{options.max_failures} failures found")
         if any(event["usage"] for event in totals.errors):
             self.stop("now", "error")
+        for name, pid in self._running_workers().items():
+            if name not in self.killed and now > self._run.started + totals.began(name) + HANG_SECONDS:
+                self._kill(name, pid, "hung")
         if self._run.deadline is None:
             return
         if now > self._run.deadline and totals.stopped is None:
             self.stop("now", "time limit")
-        if now > self._run.deadline + GRACE and not self.killed:
+        if now > self._run.deadline + GRACE:
             self.kill_workers()
         if now > self._run.deadline + GRACE + LAST_GRACE:
             self._abandon(totals)

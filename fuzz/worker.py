@@ -129,12 +129,21 @@ class Worker:
                 time.sleep(0.1)  # another worker searches for the same check
         except Stop:
             pass
+        self._journal.write("ended")
 
     def _generate(self, unit: Unit) -> None:
-        outcomes = self._left_by(unit.died)
+        left = self._left_by(unit)
+        outcomes: Outcomes = {}
 
         def body(case: Any) -> None:
-            outcome = self._outcome(case, unit, GENERATE, outcomes)
+            event = self._describe(case)
+            key = _key(event["case"])
+            if left.get(key):
+                outcome = left[key].pop(0)
+            else:
+                self._stop_if_due(GENERATE)
+                outcome = self._execute(case, event, unit, GENERATE)
+            outcomes.setdefault(key, outcome)
             _guide(outcome)
             for failing in outcome.failing.values():
                 self.failing.setdefault(failing.check, failing)
@@ -144,31 +153,21 @@ class Worker:
 
         explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=False)
 
-    def _left_by(self, workers: tuple[str, ...]) -> Outcomes:
-        """The outcomes that dead workers had found. A case that one was in is not run again: that killed it."""
-        outcomes: Outcomes = {}
-        for worker in workers:
-            case: Event = {}
+    def _left_by(self, unit: Unit) -> dict[str, list[Outcome]]:
+        """What dead workers had found in a unit. A case that one was in is not run again: that killed it."""
+        left: dict[str, list[Outcome]] = {}
+        for worker in unit.died:
+            case: Event | None = None
             for event, _ in read(self._run.journals / f"{worker}.jsonl"):
                 if event["event"] == "case":
-                    case = event
-                    outcomes[_key(case["case"])] = Outcome({}, {})
-                elif event["event"] == "verdict":
-                    outcomes[_key(case["case"])] = Outcome.of(case, event["ran"], event["findings"])
-        return outcomes
+                    case = event if (event["unit"], event["phase"]) == (unit.number, GENERATE) else None
+                    if case is not None:
+                        left.setdefault(_key(case["case"]), []).append(Outcome({}, {}))
+                elif event["event"] == "verdict" and case is not None:
+                    left[_key(case["case"])][-1] = Outcome.of(case, event["ran"], event["findings"])
+        return left
 
-    def _outcome(
-        self, case: Any, unit: Unit, phase: str, outcomes: Outcomes, also: frozenset[str] = frozenset()
-    ) -> Outcome:
-        """The outcome of a case; the kernel runs if it is not known yet."""
-        event = self._describe(case)
-        key = _key(event["case"])
-        if key not in outcomes:
-            self._stop_if_due(phase)
-            outcomes[key] = self._execute(case, event, unit, phase, also)
-        return outcomes[key]
-
-    def _execute(self, case: Any, event: Event, unit: Unit, phase: str, also: frozenset[str]) -> Outcome:
+    def _execute(self, case: Any, event: Event, unit: Unit, phase: str, also: frozenset[str] = frozenset()) -> Outcome:
         """Judge a case, with a line in the journal before and after."""
         start = time.monotonic()
         self._journal.write("case", unit=unit.number, phase=phase, at=round(start - self._run.started, 3), **event)
@@ -224,17 +223,21 @@ class Worker:
     def _smallest(self, discovery: Discovery) -> Failing:
         """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
         and not in a way that is explained already."""
-        unit, check = discovery.unit, discovery.failing.check
+        unit, outcomes, check = discovery.unit, dict(discovery.outcomes), discovery.failing.check
         smallest = discovery.failing
         found = False
         limit = time.monotonic() + min(SEARCH_SECONDS, (self._run.options.max_time or float("inf")) / 4)
 
         def body(case: Any) -> None:
             nonlocal smallest, found
-            key = _key(self._describe(case)["case"])
-            if time.monotonic() > limit or (not found and key not in discovery.outcomes):
-                raise SearchEnded
-            outcome = self._outcome(case, unit, SEARCH, discovery.outcomes, frozenset({check}))
+            event = self._describe(case)
+            key = _key(event["case"])
+            if key not in outcomes:
+                if not found or time.monotonic() > limit:
+                    raise SearchEnded
+                self._stop_if_due(SEARCH)
+                outcomes[key] = self._execute(case, event, unit, SEARCH, frozenset({check}))
+            outcome = outcomes[key]
             _guide(outcome)
             found = found or key == _key(discovery.failing.case)
             failing = outcome.failing.get(check)

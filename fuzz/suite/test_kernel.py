@@ -40,7 +40,8 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
 
     worker.work(strategy, describe, verdict)
     if worker.failing:
-        pytest.fail("\n".join(failing.finding["message"] for failing in worker.failing.values()), pytrace=False)
+        messages = [failing.finding["message"] for failing in worker.failing.values()]
+        pytest.fail("\n".join([*messages, f"smallest cases in {fuzz_run.directory}"]), pytrace=False)
 
 
 def promises(contract: str, without: tuple[str, ...]) -> frozenset[str]:

@@ -1,0 +1,184 @@
+"""The command line and the options: what is wrong with them is said in one line, with exit status 2."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fuzz import machine
+from fuzz.cli import main
+from fuzz.options import TABLE, Options, UsageError, duration, given
+from kernel.contract import CONTRACTS
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def no_twins(monkeypatch):
+    for option in TABLE:
+        monkeypatch.delenv(option.variable, raising=False)
+    monkeypatch.delenv("MLA_FUZZ_WORKERS", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("8h", 28800), ("1h30m", 5400), ("45", 45), ("1.5m", 90), ("2m5s", 125)],
+)
+def test_times_are_written_as_people_write_them(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 m", "-5s", "5d", "1m1h", "0", "0s", "nan"])
+def test_other_times_are_refused(text):
+    with pytest.raises(ValueError, match=r"is not a time|leaves no time"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--max-time", "soon"], "argument --max-time: 'soon' is not a time; write 90s, 10m, 8h or 1h30m"),
+        (["--max-cases", "0"], "argument --max-cases: 0 is less than 1"),
+        (["--max-cases", "many"], "argument --max-cases: 'many' is not a whole number"),
+        (["--seed", "-1"], "argument --seed: -1 is less than 0"),
+        (["--contract", "strict"], "argument --contract: 'strict' is none of definition, serving, hardened"),
+        (["--device", "tpu"], "argument --device: 'tpu' is none of auto, cpu, cuda"),
+        (["--strata", ","], "argument --strata: a comma-separated list of names is needed"),
+        (["-n", "two"], "argument -n: 'two' is neither auto nor a number"),
+        (["--max-tim"], "argument --max-time: expected one argument"),
+        (["--unheard-of"], "unrecognized arguments: --unheard-of"),
+    ],
+)
+def test_a_bad_argument_is_exit_status_2_and_a_line_that_names_it(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "complaint"),
+    [
+        ("MLA_FUZZ_MAX_TIME", "soon", "'soon' is not a time"),
+        ("MLA_FUZZ_SEED", "x", "'x' is not a whole number"),
+        ("MLA_FUZZ_WORKERS", "many", "'many' is neither auto nor a number"),
+        ("MLA_FUZZ_MAXTIME", "5s", "there is no such option; there are MLA_FUZZ_KERNEL"),
+    ],
+)
+def test_a_bad_environment_twin_is_exit_status_2_and_named(variable, text, complaint, monkeypatch, capsys):
+    monkeypatch.setenv(variable, text)
+    assert main(["run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mla-fuzz: {variable}: {complaint}")
+
+
+def test_without_a_command_the_commands_are_told(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2 and "COMMAND" in capsys.readouterr().err
+
+
+def test_every_option_has_an_environment_twin_and_the_command_line_wins():
+    parsed = SimpleNamespace(fuzz_seed=3, fuzz_without=[("padding", "strided"), ("repeatable",)])
+    texts = {
+        "KERNEL": "mine.py:run", "CONTRACT": "serving", "WITHOUT": "padding", "MAX_TIME": "10m", "MAX_CASES": "5",
+        "SEED": "4", "DEVICE": "cpu", "STRATA": "bell, ragged", "MAX_FAILURES": "2", "OUT": "here",
+    }  # fmt: skip
+    assert {"MLA_FUZZ_" + name for name in texts} == {option.variable for option in TABLE}
+    values = given(parsed, {"MLA_FUZZ_" + name: text for name, text in texts.items()})
+    assert Options(**values) == Options(
+        kernel="mine.py:run",
+        contract="serving",
+        without=("padding", "strided", "repeatable"),
+        max_time=600.0,
+        max_cases=5,
+        seed=3,
+        device="cpu",
+        strata=("bell", "ragged"),
+        max_failures=2,
+        out=Path("here"),
+    )
+
+
+def test_our_kernel_is_held_to_everything_and_others_to_the_definition():
+    assert Options().contract_name == "hardened"
+    assert Options(kernel="mine.py:run").contract_name == "definition"
+    assert Options(kernel="mine.py:run", contract="serving").contract_name == "serving"
+
+
+def test_the_contracts_offered_are_those_that_exist():
+    [contract] = [option for option in TABLE if option.flag == "--contract"]
+    assert all(contract.parse(name) == name for name in CONTRACTS)
+    with pytest.raises(ValueError, match=", ".join(CONTRACTS)):
+        contract.parse("strict")
+
+
+def test_gpus_are_counted_without_torch(monkeypatch):
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-5a"}) == ["2", "GPU-5a"]
+    listing = (
+        "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  MIG 1g.18gb Device 0: (UUID: MIG-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n"
+    )
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, listing, ""))
+    assert machine.visible_gpus({}) == ["0", "1"]
+
+
+def test_workers_take_the_gpus_in_turn_and_compute_on_one_core_each():
+    seen = []
+    for index in range(5):
+        environ = {"MKL_NUM_THREADS": "4"}
+        machine.prepare_worker("cuda", ["0", "3"], index, environ)
+        seen.append(environ.pop("CUDA_VISIBLE_DEVICES"))
+        assert environ == {"MKL_NUM_THREADS": "4", "OMP_NUM_THREADS": "1"}
+    assert seen == ["0", "3", "0", "3", "0"]
+    environ = {}
+    machine.prepare_worker("cpu", ["0"], 1, environ)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "" and environ["TRITON_INTERPRET"] == "1"
+
+
+def test_auto_means_cores_or_a_few_workers_for_each_gpu(monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(16))
+    assert machine.auto_workers("cpu", ["0"]) == 16
+    assert machine.auto_workers("cuda", ["0"]) == machine.WORKERS_PER_GPU
+    assert machine.auto_workers("cuda", ["0", "1", "2", "3"]) == 16
+
+
+def test_cuda_where_there_is_no_gpu_is_a_usage_error():
+    assert machine.choose_device("auto", []) == machine.choose_device("cpu", ["0"]) == "cpu"
+    assert machine.choose_device("auto", ["0"]) == machine.choose_device("cuda", ["0"]) == "cuda"
+    with pytest.raises(UsageError, match="--device cuda: no NVIDIA GPU is visible"):
+        machine.choose_device("cuda", [])
+
+
+def test_our_kernel_runs_from_the_command_line(tmp_path):
+    command = [sys.executable, "-m", "fuzz", "run", "--max-cases", "3", "-n", "1", "--seed", "1"]
+    limits = ["--strata", "tiny", "--device", "cpu", "--out", str(tmp_path / "out")]
+    ended = subprocess.run(
+        [*command, *limits],
+        cwd=ROOT,
+        env=os.environ | {"PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "mla-fuzz: 0 failures in 3 cases" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--strata", "bel"], "--strata bel: no stratum 'bel'; there are "),
+        (["--without", "paddin"], "--without paddin: no such promise; there are base, "),
+        (["--kernel", "kernel:rum"], "--kernel kernel:rum: kernel has no 'rum'; did you mean 'run'?"),
+    ],
+)
+def test_what_only_the_worker_can_know_is_said_once_too(tmp_path, arguments, complaint):
+    command = [sys.executable, "-m", "fuzz", "run", "-n", "0", "--device", "cpu", "--out", str(tmp_path / "out")]
+    ended = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert complaint in ended.stdout
