@@ -19,7 +19,7 @@ from torch import Tensor
 from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
 
 from . import float64
-from .blocks import Block, blocks, row_spans
+from .blocks import KEY_DIM, Block, blocks, row_spans
 from .constants import UNIT, Constants, constants_for
 from .exactness import exact_dots
 from .profile import DEFAULT_PROFILE, Profile
@@ -91,7 +91,8 @@ def expected(
     hulls = []
     for block in blocks(live, inputs.device):
         rows, golden = block.rows, float64.evaluate(inputs, block)
-        bound = _bound(inputs, block, golden, profile, constants, None)
+        deviation = _deviation(inputs, block, golden)
+        bound = _bound(inputs, block, golden, deviation, profile, constants, None)
         result.output[rows], result.lse[rows] = golden.output, golden.lse
         result.output_error[rows], result.lse_error[rows] = bound.output_error, bound.lse_error
         result.void[rows], result.empty[rows] = bound.void, False
@@ -99,7 +100,7 @@ def expected(
         if bound.void.any():
             hulls.append(_hull(inputs, block, bound))
         if result.output_error_lambda is not None and result.lse_error_lambda is not None:
-            narrow = _bound(inputs, block, golden, profile, constants, lam)
+            narrow = _bound(inputs, block, golden, deviation, profile, constants, lam)
             result.output_error_lambda[rows] = torch.minimum(narrow.output_error, bound.output_error)
             result.lse_error_lambda[rows] = torch.minimum(narrow.lse_error, bound.lse_error)
     if not hulls:
@@ -167,13 +168,14 @@ def _bound(
     inputs: Inputs,
     block: Block,
     golden: float64.Attention,
+    deviation: Tensor,
     profile: Profile,
     constants: Constants,
     lam: float | None,
 ) -> _Bound:
     rounding = rounding_of(block.visible, inputs.sm_scale, inputs.q_nope.dtype, profile, constants, lam)
     softmax = _softmax_errors(inputs, block, golden, rounding, constants)
-    output_error = _output_errors(inputs, block, golden, softmax, rounding)
+    output_error = _output_errors(inputs, block, golden, deviation, softmax, rounding)
 
     tau, denominator = softmax.tau[..., 0], rounding.denominator
     void = (tau >= VOID) | (denominator >= VOID)
@@ -261,8 +263,7 @@ def _exponent_errors(inputs: Inputs, block: Block, scores: Tensor, top: Tensor, 
             if exact is not None:
                 size = torch.where(exact, size * (rounding.scaling / (rounding.dot + rounding.scaling)), size)
         else:
-            size = query_size.double().square() @ key_size.double().square().mT
-            size.sqrt_().mul_(rounding.dot + rounding.scaling)
+            size = _lengths(query_size, key_size) * (rounding.dot + rounding.scaling)
         errors[..., part] = size.unflatten(1, block.shape[1:3])
     per_shift, per_top, constant = (
         coefficient[..., None] for coefficient in (rounding.per_shift, rounding.per_top, rounding.constant)
@@ -272,6 +273,13 @@ def _exponent_errors(inputs: Inputs, block: Block, scores: Tensor, top: Tensor, 
     errors.masked_fill_(scores == -math.inf, 0.0)
     # The kernel's own maximum, from which it shifts, may be off by the largest error of a logit.
     return errors.add_(2 * UNIT * errors.amax(-1, keepdim=True))
+
+
+def _lengths(query: Tensor, key: Tensor) -> Tensor:
+    """[G, M, K] sqrt(sum q^2 k^2) from [G, M, n] and [G, K, n], scaled so that no square overflows or vanishes."""
+    query_top, key_top = (values.amax(-1, keepdim=True).clamp_(min=SMALLEST_NORMAL) for values in (query, key))
+    squares = (query / query_top).square_() @ (key / key_top).square_().mT
+    return squares.add_(KEY_DIM * SMALLEST_NORMAL).sqrt_().mul_(query_top).mul_(key_top.mT)
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -305,7 +313,12 @@ def _p_roundings(
 
 
 def _output_errors(
-    inputs: Inputs, block: Block, golden: float64.Attention, errors: _SoftmaxErrors, rounding: Rounding
+    inputs: Inputs,
+    block: Block,
+    golden: float64.Attention,
+    deviation: Tensor,
+    errors: _SoftmaxErrors,
+    rounding: Rounding,
 ) -> Tensor:
     """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void."""
     output, change = golden.output, errors.change
@@ -322,9 +335,6 @@ def _output_errors(
     weight = (potential + rounded).mul_(g).add_(rounded).add_(FLUSHED).addcmul_(change, (~centred).double())
     weight.masked_fill_(float64.hidden_keys(block), 0.0)
     error = _value_sum(inputs, block, weight, torch.abs)
-    square = _value_sum(inputs, block, golden.weights, torch.square)
-    # Most of the variance may cancel, and with it most of the correct digits.
-    deviation = square.addcmul_(output, output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
     error.addcmul_(deviation, torch.where(centred, errors.spread, 0.0))
     of_output = torch.where(centred, 0.0, errors.tau) + (1 + errors.tau) * denominator
     if rounding.lam is not None:
@@ -337,6 +347,13 @@ def _output_errors(
     error *= SLACK * (1 + rounding.division) / remaining
     error.addcmul_(output.abs(), SLACK * (rounding.division + (1 + rounding.division) * of_output / remaining))
     return error.add_(rounding.floor[..., None])
+
+
+def _deviation(inputs: Inputs, block: Block, golden: float64.Attention) -> Tensor:
+    """[G, R, 16, 512] standard deviation of the values about the output, never too small."""
+    square = _value_sum(inputs, block, golden.weights, torch.square)
+    # Most of the variance may cancel, and with it most of the correct digits.
+    return square.addcmul_(golden.output, golden.output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
 
 
 def _value_sum(inputs: Inputs, block: Block, weight: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
