@@ -325,6 +325,40 @@ def _quieten_launch(interpreter: ModuleType) -> None:
     executor.__call__ = quiet_launch
 
 
+def _annotated_arguments_are_typed(interpreter: ModuleType) -> bool:
+    tl, seen = interpreter.tl, []
+    body = types.FunctionType((lambda argument: see(argument.dtype)).__code__, {"tl": tl, "see": seen.append})  # type: ignore[name-defined]  # noqa: F821
+    body.__annotations__ = {"argument": tl.int64}
+    interpreter.GridExecutor(body, ["argument"], (1,))(1)
+    return seen == [tl.int64]
+
+
+def _type_annotated_arguments(interpreter: ModuleType) -> None:
+    """Triton takes a small integer for int32 whatever its annotation says, and products that need 64 bits wrap."""
+    from triton.runtime.jit import _normalize_ty
+
+    executor, tl = interpreter.GridExecutor, interpreter.tl
+    launch = executor.__call__
+    integers = {"i32": tl.int32, "u32": tl.uint32, "i64": tl.int64, "u64": tl.uint64}
+
+    def typed(annotations: dict[str, Any], name: str, value: Any) -> Any:
+        if type(value) is not int or name not in annotations:
+            return value
+        dtype = integers.get(_normalize_ty(annotations[name]))
+        if dtype is None:
+            return value
+        handle = interpreter.TensorHandle(np.array([value], interpreter._get_np_dtype(dtype)), dtype)
+        return tl.core.tensor(handle, dtype)
+
+    @functools.wraps(launch)
+    def typed_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        known = self.fn.__annotations__
+        args = (*(typed(known, *pair) for pair in zip(self.arg_names, args, strict=False)),)
+        return launch(self, *args, **{name: typed(known, name, value) for name, value in kwargs.items()})
+
+    executor.__call__ = typed_launch
+
+
 def _loop_bounds_are_right(interpreter: ModuleType) -> bool:
     tl = interpreter.tl
     scope = interpreter._LangPatchScope()
@@ -433,6 +467,7 @@ _REPAIRS: dict[str, tuple[Callable[[ModuleType], bool], Callable[[ModuleType], N
     "bfloat16 reductions": (_reductions_are_right, _mend_reductions),
     "reductions of NaN": (_reduced_nan_is_quiet, _quieten_reduced_nan),
     "launches": (_launch_is_quiet, _quieten_launch),
+    "types of arguments": (_annotated_arguments_are_typed, _type_annotated_arguments),
     "loop bounds": (_loop_bounds_are_right, _mend_loop_bounds),
     "cost of device functions": (_patching_is_done_once, _patch_once),
     "cost of integer operations": (_overflow_is_ignored, _ignore_overflow),

@@ -402,6 +402,20 @@ def test_integers_wrap_as_on_a_gpu():
     assert target.item() == -(2**31)
 
 
+@triton.jit
+def last_offset(target, wide: tl.int64, plain, N: tl.constexpr):
+    tl.store(target, tl.max((tl.arange(0, N) * wide).to(tl.int64), 0))
+    tl.store(target + 1, tl.max((tl.arange(0, N) * plain).to(tl.int64), 0))
+
+
+@interpreted
+def test_integer_arguments_have_their_annotated_type():
+    """A stride of 2^24 is a small number; its product with a column is not."""
+    target = torch.zeros(2, dtype=torch.int64)
+    last_offset[(1,)](target, 2**24, 2**24, N=512)
+    assert target.tolist() == [511 * 2**24, max((i * 2**24 + 2**31) % 2**32 - 2**31 for i in range(512))]
+
+
 # Probing
 
 
