@@ -22,6 +22,7 @@ from . import float64
 from .blocks import KEY_DIM, Block, blocks, row_spans
 from .constants import UNIT, Constants, constants_for
 from .exactness import exact_dots
+from .precision import full_float32
 from .profile import DEFAULT_PROFILE, Profile
 from .rounding import LN2, LOGIT_ROUNDINGS, SMALLEST_NORMAL, Rounding, rounding_of
 
@@ -257,7 +258,8 @@ def _exponent_errors(inputs: Inputs, block: Block, scores: Tensor, top: Tensor, 
         key_size = _finite(key.float()).abs_()
         if rounding.lam is None:
             # In float32: a sum of n terms that are not negative is off by n u of itself, see SLACK.
-            size = query_size @ key_size.mT
+            with full_float32():
+                size = query_size @ key_size.mT
             exact = exact_dots(query, key, size)
             size *= rounding.dot + rounding.scaling
             if exact is not None:
@@ -278,7 +280,8 @@ def _exponent_errors(inputs: Inputs, block: Block, scores: Tensor, top: Tensor, 
 def _lengths(query: Tensor, key: Tensor) -> Tensor:
     """[G, M, K] sqrt(sum q^2 k^2) from [G, M, n] and [G, K, n], scaled so that no square overflows or vanishes."""
     query_top, key_top = (values.amax(-1, keepdim=True).clamp_(min=SMALLEST_NORMAL) for values in (query, key))
-    squares = (query / query_top).square_() @ (key / key_top).square_().mT
+    with full_float32():
+        squares = (query / query_top).square_() @ (key / key_top).square_().mT
     return squares.add_(KEY_DIM * SMALLEST_NORMAL).sqrt_().mul_(query_top).mul_(key_top.mT)
 
 

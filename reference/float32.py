@@ -4,15 +4,15 @@ Same semantics, other means: one request after the other, keys sliced instead of
 own softmax and logsumexp in base e. TF32 is off while it runs.
 """
 
-import contextlib
 import itertools
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
+
+from .precision import full_float32
 
 # Memory budget: elements of one [rows, 16, keys] float32 temporary (64 MiB); a single row is never split.
 SCORES = 2**24
@@ -24,7 +24,7 @@ def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
     lse = torch.full((inputs.total_q, NUM_HEADS), -math.inf, device=inputs.device)
     starts = inputs.qo_indptr.clamp(0, inputs.total_q).cummax(0).values.tolist()
     qo_indptr, kv_indptr = inputs.qo_indptr.tolist(), inputs.kv_indptr.tolist()
-    with _full_float32():
+    with full_float32():
         for b, (start, end) in enumerate(itertools.pairwise(starts)):
             shift = (kv_indptr[b + 1] - qo_indptr[b + 1]) - (kv_indptr[b] - qo_indptr[b])
             first_key, end_key = kv_indptr[b], kv_indptr[b + 1]
@@ -64,13 +64,3 @@ def _request(inputs: Inputs, rows: range, visible: range, first_key: int, output
     if end < len(rows):
         output[rows[end] : rows[-1] + 1] = math.nan
         lse[rows[end] : rows[-1] + 1] = math.nan
-
-
-@contextlib.contextmanager
-def _full_float32() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)

@@ -50,6 +50,8 @@ class Kernel:
     splits: int = 1
     backwards: bool = False
     natural: bool = False  # base e inside
+    raw_maximum: bool = False  # the maximum is that of q . k, and scaled anew in each shift
+    rounded_denominator: bool = False  # the sum of P after rounding
     fault: str | None = None
     seed: int = 0
 
@@ -102,20 +104,26 @@ class Kernel:
                 score = self._dot(query[:, CKV_DIM:], tile[:, CKV_DIM:].T, score)
             if self.fault == "scores in 16 bits":
                 score = narrow(score, dtype)
-            score = float32(score * scale)
+            if not self.raw_maximum:
+                score = float32(score * scale)
             new_top = np.maximum(top, score.max(1, keepdims=True))
-            p = self._exp(float32(score - new_top), random)
-            rescale = np.where(np.isinf(top), 0.0, self._exp(float32(top - new_top), random))
+            if self.raw_maximum:
+                p = self._exp(float32(score * scale - float32(new_top * scale)), random)
+                rescale = self._exp(float32(float32(top - new_top) * scale), random)
+            else:
+                p = self._exp(float32(score - new_top), random)
+                rescale = self._exp(float32(top - new_top), random)
             if self.fault != "output not rescaled":
                 sums = float32(sums * rescale)
             if self.fault != "denominator not rescaled":
                 total = float32(total * rescale)
-            total = float32(total + p.astype(np.float32).sum(1, keepdims=True))
+            summed = narrow(p, dtype) if self.rounded_denominator else p
+            total = float32(total + summed.astype(np.float32).sum(1, keepdims=True))
             sums = self._dot(float8(p) if self.fault == "P in 4 bits" else narrow(p, dtype), tile[:, :CKV_DIM], sums)
             if self.fault == "accumulator in 16 bits":
                 sums = narrow(sums, dtype)
             top = new_top
-        return top, total, sums
+        return float32(top * scale) if self.raw_maximum else top, total, sums
 
     def _merge(self, states, random) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Splits merged by their lse, as FlashDecoding does: each one's output is a weighted value."""

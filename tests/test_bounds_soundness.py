@@ -23,6 +23,10 @@ KERNELS = {
     "Ampere": Kernel(AMPERE, fraction_bits=24),
     "Volta": Kernel(VOLTA, fraction_bits=23),
 }
+DOCUMENTED = {
+    "fast-math": Kernel(HOPPER, raw_maximum=True, tile=16),
+    "rounded-denominator": Kernel(HOPPER, rounded_denominator=True),
+}
 LAMBDA = 7.5
 
 
@@ -122,6 +126,13 @@ def test_a_correct_kernel_is_inside_the_bound(kernel, values):
         ratios = judge(VALUES[values](length), KERNELS[kernel])
         assert ratios.outside == 0, f"{length} keys: {ratios}"
         assert ratios.output <= 1 and ratios.lse <= 1, f"{length} keys: {ratios}"
+
+
+@pytest.mark.parametrize("values", ["bell", "logits near 1e3", "logits near 1e5", "offset values", "rising"])
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_kernel_that_documents_other_numerics_is_inside_its_profile(name, values):
+    ratios = judge(VALUES[values](300), DOCUMENTED[name], PROFILES[name])
+    assert ratios.outside == 0 and ratios.output <= 1 and ratios.lse <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
