@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fuzz import dump_cli
 from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"worker processes: a number, or auto (cores, or a few for each GPU) [{WORKERS_VARIABLE}]",
     )
     run.set_defaults(command=_run)
+    dump_cli.add_commands(commands)
     parsed = parser.parse_args(arguments)
     try:
         return parsed.command(parsed)

@@ -38,6 +38,16 @@ class Run:
     def journals(self) -> Path:
         return self.directory / "journal"
 
+    @property
+    def failures(self) -> Path:
+        """Where the dumps are, a directory for each bucket."""
+        return self.directory / "failures"
+
+    @property
+    def evidence(self) -> Path:
+        """What workers keep of failing cases, a directory each; see `fuzz.reproducer.evidence_name`."""
+        return self.journals / "evidence"
+
     def stop(self, when: str) -> None:
         """Ask all workers to stop: 'finish' to generate no more, 'now' to search no more either."""
         write_text(self.journals / "stop", when)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from fuzz import reproducer
+from fuzz.dumps import Dumps
 from fuzz.journal import write_json, write_text
-from fuzz.options import DEFAULT_KERNEL
 from fuzz.run import Run
 from fuzz.totals import Bucket, Totals
 
@@ -18,7 +18,7 @@ SCHEMA = 1
 
 def write_results(run: Run, totals: Totals, elapsed: float, exit_status: int) -> None:
     """Write all results of a run into its directory, each file at once."""
-    write_failures(run, totals)
+    Dumps(run).update(totals)
     write_json(run.directory / "summary.json", summary(run, totals, elapsed, exit_status))
     write_text(run.directory / "junit.xml", junit(run, totals, elapsed))
 
@@ -68,32 +68,7 @@ def summary(run: Run, totals: Totals, elapsed: float, exit_status: int) -> dict[
 
 def replay_command(run: Run, bucket: Bucket) -> str:
     """The command that runs the smallest case of a bucket again."""
-    command = ["python", "-m", "fuzz", "replay", str(run.directory / "failures" / bucket.name)]
-    if run.options.kernel != DEFAULT_KERNEL:
-        command += ["--kernel", run.options.kernel]
-    return shlex.join(command)
-
-
-def write_failures(run: Run, totals: Totals) -> None:
-    """Write failures/<bucket>/case.json for each bucket."""
-    for bucket in totals.buckets():
-        write_json(
-            run.directory / "failures" / bucket.name / "case.json",
-            {
-                "schema": SCHEMA,
-                "kernel": run.options.kernel,
-                "contract": run.options.contract_name,
-                "without": list(run.options.without),
-                "bucket": bucket.name,
-                "check": bucket.check,
-                "strata": bucket.smallest.strata,
-                "case": bucket.smallest.case,
-                "finding": bucket.smallest.finding,
-                "device": totals.device or run.device,
-                "versions": totals.versions,
-                "replay": replay_command(run, bucket),
-            },
-        )
+    return reproducer.replay_command(run.failures / bucket.name, run.options.kernel)
 
 
 def junit(run: Run, totals: Totals, elapsed: float) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fuzz.buckets import bucket_name, title
 from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
 ALIVE = "alive"  # the check that the death of a worker fails
 GENERATE, SEARCH = "generate", "search"  # the phases that a case can belong to
 FOUND = ".found"  # ends the names of the journals that hold what searches led to
-_LONGEST_NAME = 150
 
 
 @dataclass(slots=True)
@@ -69,9 +68,11 @@ class Failing:
 
 @dataclass(slots=True)
 class Bucket:
-    """Failures that look alike: the smallest case, and how many generated cases belong here."""
+    """Failures that look alike: the smallest case, the traits that they need, and how many generated cases belong here.
+    `fuzz.buckets` has the rule."""
 
     smallest: Failing
+    needs: frozenset[str]
     shrunk: bool
     cases: int = 0
 
@@ -80,28 +81,24 @@ class Bucket:
         return self.smallest.check
 
     @property
-    def traits(self) -> list[str]:
-        return sorted(self.smallest.traits)
-
-    @property
     def stratum(self) -> str:
-        """The strata that set the smallest case apart from the simplest case of all; 'any' if that one fails."""
-        return "+".join(self.traits) or "any"
+        """What a case needs to fail in this way, in short."""
+        return title(self.needs)
 
     @property
     def name(self) -> str:
-        """A directory name from the check, the kind of row and the strata, never from the seed."""
-        check = self.check
-        if self.smallest.finding.get("index") is not None:
-            check += f"-{self.smallest.finding['rows']}"
-        name = "+".join([check, *(trait.replace(":", "-") for trait in self.traits)])
-        if not self.shrunk:
-            return f"{check}+unshrunk"
-        return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}+{zlib.crc32(name.encode()):08x}"
+        """The name of its directory."""
+        return bucket_name(self.check, self.needs, self.smallest.finding, shrunk=self.shrunk)
 
     def explains(self, one: Failing) -> bool:
-        """Whether a failing case has every stratum that this bucket needs."""
-        return self.check == one.check and self.smallest.traits <= one.traits
+        """Whether a failing case has every trait that this bucket needs."""
+        return self.check == one.check and self.needs <= one.traits
+
+    def take(self, one: Failing) -> None:
+        """Keep the smaller case. Of failures that were not shrunk, it is all that tells what they need."""
+        self.smallest = min(self.smallest, one, key=_size)
+        if not self.shrunk:
+            self.needs = self.smallest.traits
 
 
 class Totals:
@@ -209,25 +206,29 @@ class Totals:
     def buckets(self) -> list[Bucket]:
         """All failures, sorted into buckets.
 
-        Only a shrunk case tells which strata its failure needs. So each opens a bucket, unless one with a smaller case
-        needs no more strata; a generated case belongs to the bucket that its own search led to, or to one all of whose
-        strata it has. What no bucket explains shares one bucket for each check.
+        Only a shrunk case tells what its failure needs. So each opens a bucket, unless there is one that needs no more;
+        a generated case belongs to the bucket that its own search led to, or to one all of whose traits it has. What no
+        bucket explains shares one bucket for each check.
         """
         found: list[Bucket] = []
-        for one in sorted(self._searched.values(), key=_size):
-            if not any(bucket.explains(one) for bucket in found):
-                found.append(Bucket(one, shrunk=True))
+        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits), one.size)):
+            home = next((bucket for bucket in found if bucket.explains(one)), None)
+            if home is None:
+                found.append(Bucket(one, one.traits, shrunk=True))
+            else:
+                home.take(one)
+        found.sort(key=lambda bucket: bucket.smallest.size)
         left: dict[str, Bucket] = {}
         for key, (one, count) in self._generated.items():
             origin = self._searched.get(key, one)
             home = next((bucket for bucket in found if bucket.explains(origin)), None)
             if home is None:
-                home = left.setdefault(one.check, Bucket(one, shrunk=False))
-                home.smallest = min(home.smallest, one, key=_size)
+                home = left.setdefault(one.check, Bucket(one, one.traits, shrunk=False))
+                home.take(one)
             home.cases += count
         for one in self._searching.values():
             if one.check in left and not any(bucket.explains(one) for bucket in found):
-                left[one.check].smallest = min(left[one.check].smallest, one, key=_size)
+                left[one.check].take(one)
         return found + [left[check] for check in sorted(left)]
 
     def unfinished(self) -> list[Event]:

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from fuzz.dumps import Dumps
 from fuzz.journal import Journal
 from fuzz.progress import Display
 from fuzz.run import Run
 from fuzz.totals import Totals
 
 INTERVAL = 0.25
+# Failures are written down this often, so that a run that is killed leaves them.
+DUMP_INTERVAL = 2.0
 # A worker that is still in a case this many seconds after the deadline is killed; if the session has not ended that
 # many seconds later, the process leaves it.
 GRACE = 8.0
@@ -43,14 +46,20 @@ class Watch(threading.Thread):
         self.journal = Journal(run.journals, "controller")
         self.killed: set[str] = set()
         self._run = run
+        self._dumps = Dumps(run)
         self._abandon = abandon
         self._finished = threading.Event()
 
     def run(self) -> None:
+        dumped = time.monotonic()
         while not self._finished.wait(INTERVAL):
             self.totals.update()
             if self.display is not None:
                 self.display.show(self.totals)
+            if time.monotonic() > dumped + DUMP_INTERVAL:
+                with contextlib.suppress(OSError):  # it is tried again, at the latest at the end
+                    self._dumps.update(self.totals)
+                dumped = time.monotonic()
             self._enforce(time.monotonic())
         if self.display is not None:
             self.display.close()

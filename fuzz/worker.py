@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hypothesis
@@ -18,6 +19,7 @@ from hypothesis.strategies import SearchStrategy
 
 from fuzz.journal import Event, Journal, number, read, strict
 from fuzz.options import UsageError
+from fuzz.reproducer import evidence_name
 from fuzz.run import Run
 from fuzz.totals import FOUND, GENERATE, SEARCH, Failing, Totals
 from fuzz.units import Board, Unit, explore, locked, seed_of
@@ -107,14 +109,16 @@ class Worker:
         strategy: SearchStrategy[Any],
         describe: Callable[[Any], Event],
         judge: Callable[[Any, frozenset[str]], Verdict],
+        keep: Callable[[Event, str, Path], Verdict],
     ) -> None:
         """Do units until none is left or the run has to stop, then what is left to search.
 
         strategy  draws cases
         describe  case -> its part of a journal line: case (JSON), strata, traits, size
         judge     case, checks that must be among those that run -> verdict
+        keep      case (JSON), check that it failed, directory: make the directory, with the evidence of it -> verdict
         """
-        self._strategy, self._describe, self._judge = strategy, describe, judge
+        self._strategy, self._describe, self._judge, self._keep = strategy, describe, judge, keep
         try:
             while unit := self._board.claim(self._name):
                 self._generate(unit)
@@ -142,7 +146,7 @@ class Worker:
                 outcome = left[key].pop(0)
             else:
                 self._stop_if_due(GENERATE)
-                outcome = self._execute(case, event, unit, GENERATE)
+                outcome = self._execute(event, unit, GENERATE, lambda: self._judge(case, frozenset()))
             outcomes.setdefault(key, outcome)
             _guide(outcome)
             for failing in outcome.failing.values():
@@ -167,12 +171,12 @@ class Worker:
                     left[_key(case["case"])][-1] = Outcome.of(case, event["ran"], event["findings"])
         return left
 
-    def _execute(self, case: Any, event: Event, unit: Unit, phase: str, also: frozenset[str] = frozenset()) -> Outcome:
+    def _execute(self, event: Event, unit: Unit, phase: str, judge: Callable[[], Verdict]) -> Outcome:
         """Judge a case, with a line in the journal before and after."""
         start = time.monotonic()
         self._journal.write("case", unit=unit.number, phase=phase, at=round(start - self._run.started, 3), **event)
         try:
-            verdict = self._judge(case, also)
+            verdict = judge()
             ran, findings = verdict.ran, [finding_json(finding) for finding in verdict.findings]
         except Exception:
             # not the kernel's failure: the judge turns those into findings
@@ -218,7 +222,16 @@ class Worker:
                 smallest = self._smallest(discovery)
                 began_with = sorted(discovery.failing.traits)
                 self._found.write("shrunk", worker=self._name, began_with=began_with, **smallest.to_json())
+            self._keep_evidence(smallest, discovery.unit)
             self._searching += time.monotonic() - now
+
+    def _keep_evidence(self, failing: Failing, unit: Unit) -> None:
+        """Run a case once more, and keep what the kernel did."""
+        self._stop_if_due(SEARCH)
+        event = failing.to_json()
+        del event["finding"]
+        place = self._run.evidence / evidence_name(failing.check, failing.case)
+        self._execute(event, unit, SEARCH, lambda: self._keep(failing.case, failing.check, place))
 
     def _smallest(self, discovery: Discovery) -> Failing:
         """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
@@ -236,7 +249,7 @@ class Worker:
                 if not found or time.monotonic() > limit:
                     raise SearchEnded
                 self._stop_if_due(SEARCH)
-                outcomes[key] = self._execute(case, event, unit, SEARCH, frozenset({check}))
+                outcomes[key] = self._execute(event, unit, SEARCH, lambda: self._judge(case, frozenset({check})))
             outcome = outcomes[key]
             _guide(outcome)
             found = found or key == _key(discovery.failing.case)

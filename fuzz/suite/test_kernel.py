@@ -1,15 +1,16 @@
 """The property that a fuzz run explores: on every case, the kernel under test keeps what its contract promises."""
 
-import platform
-from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis.strategies import SearchStrategy
 
-from fuzz.case import Case, strata_of
+from fuzz.case import Case
 from fuzz.checks import Verdict, judge
 from fuzz.checks.invariance import INVARIANCES
+from fuzz.describe import describe, device_name, versions
+from fuzz.evidence import Tester, write_evidence
 from fuzz.journal import Event
 from fuzz.options import UsageError
 from fuzz.run import Run
@@ -17,8 +18,6 @@ from fuzz.strata.strategy import CPU, GPU, Budget, cases
 from fuzz.target import load
 from fuzz.worker import Worker
 from kernel.contract import CONTRACTS, PROMISES
-
-SIMPLEST = frozenset(strata_of(Case(lengths=((1, 1, 1),))))
 
 
 def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
@@ -33,12 +32,18 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
 
     if fuzz_run.device == "cpu":
         torch.set_num_threads(1)
+    tester = Tester(target, fuzz_run.device, contract)
     worker.tell(device=device_name(fuzz_run.device), versions=versions())
 
     def verdict(case: Case, also: frozenset[str]) -> Verdict:
         return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
 
-    worker.work(strategy, describe, verdict)
+    def keep(case: Event, check: str, place: Path) -> Verdict:
+        again, observed = tester.judge(Case.from_json(case), check)
+        write_evidence(place, Case.from_json(case), check, again, observed, device=fuzz_run.device)
+        return again
+
+    worker.work(strategy, describe, verdict, keep)
     if worker.failing:
         messages = [failing.finding["message"] for failing in worker.failing.values()]
         pytest.fail("\n".join([*messages, f"smallest cases in {fuzz_run.directory}"]), pytrace=False)
@@ -66,19 +71,3 @@ def drawn(contract: frozenset[str], strata: tuple[str, ...], budget: Budget) -> 
         return cases(contract, strata, budget=budget)
     except ValueError as error:
         raise UsageError(f"--strata {','.join(strata)}: {error}") from error
-
-
-def describe(case: Case) -> Event:
-    """What the journal says of a case; its traits are the strata that set it apart from the simplest case."""
-    strata = strata_of(case)
-    return {"case": case.to_json(), "strata": strata, "traits": sorted({*strata} - SIMPLEST), "size": case.size}
-
-
-def device_name(device: str) -> str:
-    """The name of the GPU, or what stands in for one."""
-    return torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU, Triton interpreter"
-
-
-def versions() -> dict[str, str]:
-    """What a result depends on, besides the kernel."""
-    return {"python": platform.python_version()} | {name: version(name) for name in ("torch", "triton", "hypothesis")}

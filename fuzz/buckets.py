@@ -1,0 +1,65 @@
+"""Which failures are one: what a failure needs, and the name of its bucket.
+
+A bucket is told by the check that failed, by what the smallest case needs for it, and by the kind of row; never by a
+seed. What a case needs is its traits: the strata that set it apart from the simplest case of all, and how far its
+lengths reach beyond it. Whatever strata a failure was first seen in, shrinking takes away all that it does not need. So
+of two shrunk failures of a check, one whose traits the other has too is the same failure: the other one only was not
+shrunk as far, or has a trait by chance, as 65 keys are at an edge.
+
+The kernel is the same throughout a run, so it is kept in case.json and not in the name.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_LONGEST_NAME = 150
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+^_.-]*")
+
+# Traits that the lengths have besides their strata, each with the one that it implies.
+REACHES = {
+    "lengths:requests": None,  # two or more requests
+    "lengths:queries": None,  # two or more queries in one
+    "lengths:query-tiles": "lengths:queries",  # more than a tile of a kernel holds
+    "lengths:keys": None,
+    "lengths:key-tiles": "lengths:keys",
+}
+_IMPLIED = {name: implied for name, implied in REACHES.items() if implied is not None} | {
+    "lengths:masked-rows": "lengths:queries",
+    "lengths:long-context": "lengths:key-tiles",
+    "lengths:many-requests": "lengths:requests",
+    "lengths:ragged": "lengths:requests",
+    "lengths:uneven": "lengths:ragged",
+    "lengths:zero-run": "lengths:requests",
+}
+
+
+def title(traits: Iterable[str]) -> str:
+    """The traits in short, without those that others imply; 'any' for none: then the simplest case of all fails."""
+    return "+".join(_telling(traits)) or "any"
+
+
+def bucket_name(check: str, traits: Iterable[str], finding: Mapping[str, Any], *, shrunk: bool) -> str:
+    """A directory name. A failure that was not shrunk has its check alone, as nobody knows what it needs."""
+    kind = f"{check}-{finding['rows']}" if finding.get("index") is not None else check
+    if not shrunk:
+        return f"{kind}+unshrunk"
+    name = "+".join([kind, *(trait.replace(":", "-") for trait in _telling(traits))])
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}+{zlib.crc32(name.encode()):08x}"
+
+
+def is_bucket_name(text: object) -> bool:
+    """Whether `bucket_name` could have made it: a name of one directory, on any system."""
+    return isinstance(text, str) and len(text) <= _LONGEST_NAME + 9 and _NAME.fullmatch(text) is not None
+
+
+def _telling(traits: Iterable[str]) -> list[str]:
+    traits = set(traits)
+    implied: set[str] = set()
+    for trait in traits:
+        while trait := _IMPLIED.get(trait, ""):
+            implied.add(trait)
+    return sorted(traits - implied)

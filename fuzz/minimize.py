@@ -1,0 +1,228 @@
+"""`python -m fuzz minimize`: a smaller case of the same bucket, in the dump itself.
+
+Hypothesis shrinks the choices from which a case was drawn, within the time of a run. Here the case itself is made
+smaller, field by field, as long as it takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fuzz.case import FAMILIES, NAMED, Case, promises_needed
+from fuzz.checks import Finding
+from fuzz.describe import describe, device_name, traits_of, versions
+from fuzz.evidence import Tester, write_evidence
+from fuzz.journal import strict
+from fuzz.options import UsageError
+from fuzz.reading import Dump, find, read
+from fuzz.replay import tester_for
+from fuzz.reproducer import with_facts, write_dump
+from fuzz.strata.lengths import Runs, as_runs
+from fuzz.strata.tails import TAILS
+from fuzz.worker import finding_json
+
+SECONDS = 120.0
+SEEDS = 4  # small seeds to try
+# Traits that a smaller case may get, as lengths pass such edges by chance.
+_BY_CHANCE = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge"})
+
+
+def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: float | None) -> int:
+    """Minimize dumps, each within `seconds`; returns the exit status, 2 if one could not be."""
+    status = 0
+    for path in paths:
+        try:
+            for record in find(path):
+                dump = read(record)
+                if dump.directory is None:
+                    raise UsageError(f"{record}: give the directory of a dump, to write into")
+                _minimize(dump, tester_for(dump, kernel, device), SECONDS if seconds is None else seconds)
+        except UsageError as error:
+            print(f"mla-fuzz: ERROR {error}", file=sys.stderr)
+            status = 2
+    return status
+
+
+def _minimize(dump: Dump, tester: Tester, seconds: float) -> None:
+    check = dump.record.check
+    search = Search(dump.case, dump.contract, _same_failure(dump, tester), seconds)
+    if not search.fails(dump.case):
+        raise UsageError(f"{dump.path}: {check} does not fail now; try replay")
+    print(f"{dump.record.bucket}: {_spelled(dump.case)}", flush=True)
+    for smaller in search.improvements():
+        print(f"    {search.seconds:.0f} s, {search.tried} cases tried: {_spelled(smaller)}", flush=True)
+    ended = "the time is up" if search.out_of_time else "nothing simpler fails"
+    print(f"    {search.seconds:.0f} s, {search.tried} cases tried: {ended}", flush=True)
+    rewrite(dump, search.best, tester)
+
+
+def _same_failure(dump: Dump, tester: Tester) -> Callable[[Case], bool]:
+    """Whether a case fails the check of a dump, in a row that sees keys if that one did."""
+    in_empty_row = dump.record.finding.get("rows") == "empty"
+
+    def fails(case: Case) -> bool:
+        finding = _of(dump.record.check, tester.judge(case, dump.record.check)[0].findings)
+        return finding is not None and (finding.rows == "empty") == in_empty_row
+
+    return fails
+
+
+def rewrite(dump: Dump, case: Case, tester: Tester) -> None:
+    """Write `case` into the dump in the place of its own, with what the kernel does on it now.
+
+    Raises:
+        UsageError: the case does not fail any more.
+    """
+    assert dump.directory is not None
+    check = dump.record.check
+    verdict, observed = tester.judge(case, check)
+    finding = _of(check, verdict.findings)
+    if finding is None:
+        raise UsageError(f"{dump.path}: the smaller case failed only once, so the dump stays as it is")
+    record = replace(
+        dump.record,
+        case=case.to_json(),
+        strata=tuple(describe(case)["strata"]),
+        finding=strict(finding_json(finding)),
+        device=device_name(tester.device),
+        versions=versions(),
+        kernel=tester.target.spec,
+    )
+    with tempfile.TemporaryDirectory(prefix=".minimize-", dir=dump.directory.parent) as scratch:
+        evidence = Path(scratch) / "evidence"
+        write_evidence(evidence, case, check, verdict, observed, device=tester.device)
+        write_dump(dump.directory, with_facts(record, evidence), evidence)
+
+
+class Search:
+    """The search for the smallest case that fails, within some time.
+
+    best         the smallest so far
+    tried        how many cases were run
+    out_of_time  whether it ended before it had tried everything
+    """
+
+    def __init__(self, case: Case, contract: frozenset[str], fails: Callable[[Case], bool], limit: float) -> None:
+        self.best = case
+        self.tried = 0
+        self.out_of_time = False
+        self._contract = contract
+        self._fails = fails
+        self._start = time.monotonic()
+        self._limit = limit
+        self._seen: set[Case] = set()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def fails(self, case: Case) -> bool:
+        """Run a case."""
+        self.tried += 1
+        self._seen.add(case)
+        return self._fails(case)
+
+    def improvements(self) -> Iterator[Case]:
+        """Each case that becomes the best one, until there is no simpler one or no time."""
+        while (smaller := self._step()) is not None:
+            self.best = smaller
+            yield smaller
+
+    def _step(self) -> Case | None:
+        """A simpler case than the best one that fails."""
+        for case in simpler(self.best):
+            if case in self._seen or not self._may_replace(case):
+                continue
+            if self.seconds > self._limit:
+                self.out_of_time = True
+                return None
+            if self.fails(case):
+                return case
+        return None
+
+    def _may_replace(self, case: Case) -> bool:
+        """Whether a case, if it fails, is the same failure in less: it has no trait that the best one has not."""
+        return (
+            case.size < self.best.size
+            and promises_needed(case) <= self._contract
+            and traits_of(case) - traits_of(self.best) <= _BY_CHANCE
+        )
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases that may be simpler, the boldest steps first."""
+    yield Case(case.lengths, seed=case.seed)
+    for runs in _fewer(case.lengths):
+        yield replace(case, lengths=runs)
+    for family in NAMED:
+        names = _names(family)
+        for name in names[: names.index(getattr(case, family))]:
+            yield _with(case, family, name)
+    for tail in TAILS:
+        for count in _smaller(getattr(case, tail)):
+            yield _with(case, tail, count)
+    for i, (count, q_len, kv_len) in enumerate(case.lengths):
+        for run in _shorter(count, q_len, kv_len):
+            yield replace(case, lengths=as_runs((*case.lengths[:i], run, *case.lengths[i + 1 :])))
+    for seed in range(SEEDS):
+        yield replace(case, seed=seed)
+
+
+def _with(case: Case, field: str, value: str | int) -> Case:
+    return replace(case, **{field: value})  # type: ignore[arg-type]
+
+
+def _names(family: str) -> list[str]:
+    return list(FAMILIES[family])
+
+
+def _fewer(runs: Runs) -> Iterator[Runs]:
+    """The runs without a part of them: halves, quarters, and so on to each single one."""
+    size = len(runs)
+    while size > 1:
+        size = (size + 1) // 2
+        for start in range(0, len(runs), size):
+            yield as_runs((*runs[:start], *runs[start + size :]))
+
+
+def _shorter(count: int, q_len: int, kv_len: int) -> Iterator[tuple[int, int, int]]:
+    """A run with fewer requests, fewer queries and keys, fewer queries, fewer keys."""
+    for fewer in _smaller(count):
+        if fewer:
+            yield fewer, q_len, kv_len
+    for fewer in _smaller(q_len):
+        if kv_len >= q_len - fewer:
+            yield count, fewer, kv_len - q_len + fewer
+        yield count, fewer, kv_len
+    for fewer in _smaller(kv_len):
+        yield count, q_len, fewer
+
+
+def _smaller(number: int) -> Iterator[int]:
+    """0, 1, and numbers that come closer to `number` by half the distance each time."""
+    step, last = number, -1
+    for smaller in (0, 1):
+        if last < smaller < number:
+            last = smaller
+            yield smaller
+    while step > 1:
+        step //= 2
+        if number - step > last:
+            last = number - step
+            yield last
+
+
+def _of(check: str, findings: Iterable[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.check == check), None)
+
+
+def _spelled(case: Case) -> str:
+    """A case in a line: its size, and what it needs."""
+    return f"{case.batch:,} requests, {case.total_q:,} queries, {case.total_kv:,} keys; " + ", ".join(
+        sorted(traits_of(case))
+    )

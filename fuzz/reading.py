@@ -1,0 +1,251 @@
+"""Dumps read back, from wherever they come: nothing in one is run, and what it claims is checked before it is believed.
+
+Everything that is wrong with one is a UsageError of one line, which names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from fuzz import formats
+from fuzz.buckets import is_bucket_name
+from fuzz.build import memory_bytes
+from fuzz.case import FAMILIES, Case, promises_needed
+from fuzz.evidence import input_tensors
+from fuzz.options import UsageError
+from fuzz.reproducer import EVIDENCE, RECORD, SCHEMA, Reproducer
+from fuzz.tensorfile import LIMIT, read_regular, read_tensors
+from kernel.contract import CONTRACTS, DEFINITION, PROMISES
+
+_RECORD_LIMIT = 1 << 20
+_TENSORS = {
+    "inputs.safetensors": formats.inputs_of,
+    "observed.safetensors": formats.observed_of,
+    "expected.safetensors": formats.expected_of,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A dump that was read. `directory` is None where it is a case.json alone, somewhere else."""
+
+    path: Path
+    directory: Path | None
+    record: Reproducer
+    case: Case
+    contract: frozenset[str]
+
+
+def find(path: Path) -> list[Path]:
+    """The records, case.json or another JSON file, that a path means: it is one, a dump that has one, or the directory
+    of a run that has dumps in failures/.
+
+    Raises:
+        UsageError: there are none.
+    """
+    _no_link(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such file or directory")
+    if (path / RECORD).exists() or (path / RECORD).is_symlink():
+        return [path / RECORD]
+    failures = path if path.name == "failures" else path / "failures"
+    if failures.is_dir():
+        _no_link(failures)
+        found = sorted(one / RECORD for one in failures.iterdir() if not one.name.startswith("."))
+        if found:
+            return found
+        raise UsageError(f"{path}: the run left no failures")
+    raise UsageError(f"{path}: it holds neither a {RECORD} nor failures/")
+
+
+def read(path: Path) -> Dump:
+    """Read a record and check all that lies beside it.
+
+    Raises:
+        UsageError: what is wrong with it.
+    """
+    directory = path.parent if path.name == RECORD else None
+    if directory is not None:
+        _no_link(directory)
+        for name in EVIDENCE:
+            _no_link(directory / name)
+    record = _record(path)
+    try:
+        case = Case.from_json(record.case)
+    except ValueError as error:
+        raise UsageError(f"{path}: case: {error}") from None
+    contract = CONTRACTS[record.contract].difference(record.without)
+    missing = promises_needed(case) - contract
+    if missing:
+        raise UsageError(
+            f"{path}: the case needs the promise {', '.join(sorted(missing))}, which the contract"
+            f" {record.contract!r} of the dump does not make"
+        )
+    if directory is not None:
+        _check_files(directory, case)
+    return Dump(path, directory, record, case, contract)
+
+
+def check_memory(dump: Dump, device: str) -> None:
+    """Raise UsageError if this machine cannot hold the case."""
+    needed, free = memory_bytes(dump.case, device), _free_memory(device)
+    if needed > free:
+        raise UsageError(
+            f"{dump.path}: the case takes {needed / 2**30:.1f} GiB, this machine has {free / 2**30:.1f} GiB free"
+        )
+
+
+def _free_memory(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 1 << 62
+
+
+def _no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise UsageError(f"{path}: it is a symbolic link")
+
+
+def _check_files(directory: Path, case: Case) -> None:
+    """Check the files with tensors and the workload, as far as there are any."""
+    for name, wanted in _TENSORS.items():
+        path = directory / name
+        if not path.exists():
+            continue
+        tensors = read_tensors(path, wanted(case))
+        if name == "inputs.safetensors":
+            _same_inputs(path, tensors, case)
+    if (directory / "workload.jsonl").exists():
+        _check_workload(directory / "workload.jsonl")
+
+
+def _same_inputs(path: Path, held: Mapping[str, torch.Tensor], case: Case) -> None:
+    """Raise UsageError if the case builds other operands: the file was changed, or this version builds others."""
+    if formats.nbytes(formats.inputs_of(case)) > LIMIT:
+        return
+    for name, built in input_tensors(case).items():
+        if not torch.equal(held[name].reshape(-1).view(torch.uint8), built.reshape(-1).view(torch.uint8)):
+            raise UsageError(
+                f"{path}: {name} is not what the case builds; the file was changed, or written by another version"
+            )
+
+
+def _check_workload(path: Path) -> None:
+    value = _json(path, read_regular(path, _RECORD_LIMIT))
+    try:
+        inputs = value["workload"]["inputs"]
+        places = [given["path"] for given in inputs.values() if given["type"] == "safetensors"]
+    except (TypeError, KeyError, AttributeError):
+        raise UsageError(f"{path}: it is not one workload") from None
+    for place in places:
+        if place != "inputs.safetensors":
+            raise UsageError(f"{path}: it leads to {str(place)[:60]!r} instead of inputs.safetensors beside it")
+
+
+def _record(path: Path) -> Reproducer:
+    value = _json(path, read_regular(path, _RECORD_LIMIT))
+    if not isinstance(value, dict):
+        _refuse(path, "it is not an object")
+    if value.get("schema") != SCHEMA:
+        _refuse(path, f"its schema version is {str(value.get('schema'))[:20]}, this program reads {SCHEMA}")
+    for name, (is_valid, what) in _FIELDS.items():
+        if name not in value:
+            _refuse(path, f"{name} is missing")
+        if not is_valid(value[name]):
+            _refuse(path, f"{name} is {json.dumps(value[name])[:60]}, must be {what}")
+    given = {name: value[name] for name in _FIELDS}
+    for name in ("without", "strata", "others"):
+        given[name] = tuple(given[name])
+    if given["finding"]["check"] != given["check"]:
+        _refuse(path, f"finding is about {given['finding']['check']!r}, the dump about {given['check']!r}")
+    return Reproducer(**given)
+
+
+def _json(path: Path, content: bytes) -> Any:
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(content.decode("utf-8"), parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error}"
+        raise UsageError(f"{path}: it is truncated, or no JSON: {reason}") from None
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise UsageError(f"{path}: {reason}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= 4096 and value.isprintable()
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    """A number or None, as `fuzz.journal.strict` writes it."""
+    if isinstance(value, str):
+        return value in ("inf", "-inf", "nan")
+    return value is None or (isinstance(value, (int, float)) and math.isfinite(value))
+
+
+def _is_finding(value: object) -> bool:
+    if not isinstance(value, dict) or not _is_text(value.get("check")) or not _is_message(value.get("detail")):
+        return False
+    index, allowed = value.get("index"), value.get("allowed")
+    return (
+        (index is None or (_list_of(int)(index) and len(index) <= 8))
+        and (allowed is None or (isinstance(allowed, list) and len(allowed) == 2 and all(map(_is_number, allowed))))
+        and all(_is_number(value.get(name)) for name in ("got", "expected", "ratio"))
+        and _is_text(value.get("rows", ""))
+        and _is_message(value.get("message", ""))
+    )
+
+
+def _list_of(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
+
+
+def _one_of(*choices: object) -> tuple[Callable[[object], bool], str]:
+    return (
+        lambda value: type(value) in map(type, choices) and value in choices,
+        f"one of {', '.join(map(str, choices))}",
+    )
+
+
+_STRATA = frozenset(f"{family}:{name}" for family, registry in FAMILIES.items() for name in registry)
+
+# field of case.json -> what it must be, as a predicate and in words
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "definition": (lambda value: value == DEFINITION, DEFINITION),
+    "bucket": (is_bucket_name, "a name without slashes"),
+    "check": (_is_text, "a text"),
+    "kernel": (_is_text, "a text"),
+    "contract": _one_of(*CONTRACTS),
+    "without": (lambda value: _list_of(str)(value) and set(value) <= set(PROMISES), "a list of promises"),
+    "case": (lambda value: isinstance(value, dict), "an object"),
+    "strata": (lambda value: _list_of(str)(value) and set(value) <= _STRATA, "a list of known strata, family:name"),
+    "finding": (_is_finding, "a finding: check, detail, index, got, expected, allowed, ratio, rows"),
+    "others": (lambda value: isinstance(value, list) and all(map(_is_finding, value)), "a list of findings"),
+    "reproduced": _one_of(True, False, None),
+    "wrong": (lambda value: isinstance(value, dict), "an object"),
+    "device": (_is_text, "a text"),
+    "versions": (
+        lambda value: isinstance(value, dict) and all(_is_text(version) for version in value.values()),
+        "an object of texts",
+    ),
+}
