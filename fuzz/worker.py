@@ -18,6 +18,7 @@ import pytest
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.journal import Event, Journal, number, read, strict
+from fuzz.machine import process_start
 from fuzz.options import UsageError
 from fuzz.reproducer import evidence_name
 from fuzz.run import Run
@@ -27,8 +28,9 @@ from fuzz.units import Board, Unit, explore, locked, seed_of
 if TYPE_CHECKING:
     from fuzz.checks import Finding, Verdict
 
-# Seconds before the deadline at which a worker stops by itself: the end of the session takes about one.
-RESERVE = 2.0
+# Seconds before the deadline at which a worker stops by itself. A process with torch in it takes a while to end, the
+# longer the more it took to start.
+LEAST_RESERVE, MOST_RESERVE = 2.0, 8.0
 # A search may take this long, and all of them half the time of a worker: a kernel that is always wrong would else be
 # searched all night.
 SEARCH_SECONDS = 120.0
@@ -41,6 +43,10 @@ MAX_ERRORS = 10
 
 class Stop(BaseException):
     """Ends the run. Not an Exception: Hypothesis would take that for a failure of the kernel."""
+
+
+class Interlude(BaseException):
+    """Leaves a unit for a search."""
 
 
 class SearchEnded(BaseException):
@@ -83,14 +89,16 @@ class Worker:
         self.failing: dict[str, Failing] = {}
         self._run = run
         self._name = name
-        self._board = Board(run.journals, run.options.max_cases)
+        self._board = Board(run.journals, run.options.max_cases, run.options.shard)
         self._journal = Journal(run.journals, name)
         self._found = Journal(run.journals, f"{name}{FOUND}")
         self._known = Totals(run.journals, f"*{FOUND}")
         self._kinds: set[tuple[str, frozenset[str]]] = set()
         self._discoveries: list[Discovery] = []
+        self._news = False  # whether there is one that no search was tried for
         self._parent = os.getppid()
         self._began = time.monotonic()
+        self._reserve = min(max(LEAST_RESERVE, (self._began - process_start()) / 2), MOST_RESERVE)
         self._searching = 0.0
         self._usual = 0.0
         self._errors = 0
@@ -136,39 +144,53 @@ class Worker:
         self._journal.write("ended")
 
     def _generate(self, unit: Unit) -> None:
-        left = self._left_by(unit)
+        """Do a unit. A new failure is searched first; then the unit is done again up to there, without the kernel."""
+        history = self._left_by(unit)
+        while True:
+            try:
+                self._go_on(unit, history)
+            except Interlude:
+                self._search(share=SEARCH_SHARE)
+            else:
+                return
+
+    def _go_on(self, unit: Unit, history: list[Outcome]) -> None:
+        """Do a unit of whose first cases the outcomes are known."""
+        ahead = iter(history[:])
         outcomes: Outcomes = {}
 
         def body(case: Any) -> None:
             event = self._describe(case)
-            key = _key(event["case"])
-            if left.get(key):
-                outcome = left[key].pop(0)
-            else:
+            outcome = next(ahead, None)
+            if outcome is None:
+                if self._news:
+                    raise Interlude
                 self._stop_if_due(GENERATE)
                 outcome = self._execute(event, unit, GENERATE, lambda: self._judge(case, frozenset()))
-            outcomes.setdefault(key, outcome)
+                history.append(outcome)
+            outcomes.setdefault(_key(event["case"]), outcome)
             _guide(outcome)
             for failing in outcome.failing.values():
                 self.failing.setdefault(failing.check, failing)
                 if (failing.check, failing.traits) not in self._kinds:
                     self._kinds.add((failing.check, failing.traits))
                     self._discoveries.append(Discovery(unit, outcomes, failing))
+                    self._news = True
 
         explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=False)
 
-    def _left_by(self, unit: Unit) -> dict[str, list[Outcome]]:
+    def _left_by(self, unit: Unit) -> list[Outcome]:
         """What dead workers had found in a unit. A case that one was in is not run again: that killed it."""
-        left: dict[str, list[Outcome]] = {}
+        left: list[Outcome] = []
         for worker in unit.died:
             case: Event | None = None
             for event, _ in read(self._run.journals / f"{worker}.jsonl"):
                 if event["event"] == "case":
                     case = event if (event["unit"], event["phase"]) == (unit.number, GENERATE) else None
                     if case is not None:
-                        left.setdefault(_key(case["case"]), []).append(Outcome({}, {}))
+                        left.append(Outcome({}, {}))
                 elif event["event"] == "verdict" and case is not None:
-                    left[_key(case["case"])][-1] = Outcome.of(case, event["ran"], event["findings"])
+                    left[-1] = Outcome.of(case, event["ran"], event["findings"])
         return left
 
     def _execute(self, event: Event, unit: Unit, phase: str, judge: Callable[[], Verdict]) -> Outcome:
@@ -194,7 +216,7 @@ class Worker:
         """Raise Stop before a case that should not run any more."""
         now = time.monotonic() + self._usual
         run = self._run
-        if run.deadline is not None and now > run.deadline - RESERVE:
+        if run.deadline is not None and now > run.deadline - self._reserve:
             raise Stop
         if run.patience is not None and now > self._began + run.patience:
             raise Stop
@@ -205,6 +227,7 @@ class Worker:
 
     def _search(self, share: float) -> None:
         """Search for the smallest case of each discovery that nothing explains yet, within a share of the time."""
+        self._news = False
         waiting, self._discoveries = self._discoveries, []
         for discovery in waiting:
             check = discovery.failing.check
