@@ -24,6 +24,20 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `index`, from 0, of the `count` into which machines divide a run."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+WHOLE = Shard(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What one run is asked to do. Times are in seconds; None is "no limit" or "decide later"."""
 
@@ -36,7 +50,12 @@ class Options:
     device: str = "auto"
     strata: tuple[str, ...] = ()
     max_failures: int | None = None
+    shard: Shard = WHOLE
     out: Path = DEFAULT_OUT
+
+    def __post_init__(self) -> None:
+        if self.shard != WHOLE and self.seed is None:
+            raise UsageError("--shard: the machines that share a run need the same --seed")
 
     @property
     def contract_name(self) -> str:
@@ -51,7 +70,7 @@ class Options:
     def from_json(cls, values: Mapping[str, Any]) -> Options:
         """The inverse of to_json."""
         tuples = {name: tuple(values[name]) for name in ("without", "strata")}
-        return cls(**{**values, **tuples, "out": Path(values["out"])})
+        return cls(**{**values, **tuples, "shard": Shard(**values["shard"]), "out": Path(values["out"])})
 
 
 def duration(text: str) -> float:
@@ -74,6 +93,17 @@ def positive(text: str) -> int:
 def seed(text: str) -> int:
     """A whole number that is not negative."""
     return _whole(text, least=0)
+
+
+def shard(text: str) -> Shard:
+    """A shard as 'i/n' with i from 0 to n - 1."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a shard; write 0/4, 1/4, 2/4, 3/4 for four machines")
+    index, count = int(match[1]), int(match[2])
+    if index >= count:
+        raise ValueError(f"there is no shard {index} of {count}, they count from 0")
+    return Shard(index, count)
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -144,6 +174,7 @@ TABLE = (
     Option("--device", "NAME", one_of("auto", "cpu", "cuda"), "auto, cpu (Triton's interpreter) or cuda"),
     Option("--strata", "NAME,...", names, "draw these strata only"),
     Option("--max-failures", "N", positive, "stop after this many different failures"),
+    Option("--shard", "I/N", shard, "do part I, from 0, of the N into which machines divide the run of one --seed"),
     Option("--out", "DIR", Path, f"where the results go ({DEFAULT_OUT}); those of an earlier run move to DIR/earlier"),
 )
 

@@ -18,7 +18,7 @@ from fuzz.run import Run
 from fuzz.summary import write_results
 from fuzz.totals import Totals
 
-RESULTS = ("summary.json", "junit.xml", "failures", "journal")
+RESULTS = ("summary.json", "junit.xml", "report.html", "failures", "journal")
 
 
 @contextmanager
@@ -31,23 +31,54 @@ def occupied(directory: Path, *, keep: bool) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / ".lock").open("a")
     except OSError as error:
         raise UsageError(f"--out {directory}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--out {directory}: another run is writing there") from None
+    with locked(directory):
         if (directory / "journal").exists():
             _clear(directory, keep=keep)
         (directory / "journal").mkdir()
         yield
 
 
-def save(run: Run) -> None:
-    """Write run.json, from which a run that was killed can be understood later."""
-    write_json(run.journals / "run.json", run.to_json() | {"began": time.strftime("%Y%m%d-%H%M%S")})
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other processes from writing results into a directory.
+
+    Raises:
+        UsageError: one is doing so, or nobody can.
+    """
+    try:
+        lock = (directory / ".lock").open("a")
+    except OSError as error:
+        raise UsageError(f"{directory}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{directory}: another run is writing there") from None
+        yield
+
+
+def save(run: Run, began: str | None = None) -> None:
+    """Write run.json, from which a run can be understood later. `began` is local time, %Y%m%d-%H%M%S; default now."""
+    write_json(run.journals / "run.json", run.to_json() | {"began": began or time.strftime("%Y%m%d-%H%M%S")})
+
+
+def load(directory: Path) -> tuple[Run, str]:
+    """The run that left its journals in a directory, wherever it did so first, and when it began.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = directory / "journal" / "run.json"
+    try:
+        values = json.loads(path.read_text())
+        began = values.pop("began")
+        return dataclasses.replace(Run.from_json(values), directory=directory), began
+    except FileNotFoundError:
+        raise UsageError(f"{directory}: no run has left its journals there") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path}: {error!r}") from error
 
 
 def _clear(directory: Path, *, keep: bool) -> None:
@@ -55,10 +86,9 @@ def _clear(directory: Path, *, keep: bool) -> None:
         for name in ("failures", "journal"):
             shutil.rmtree(directory / name, ignore_errors=True)
         return
-    values = {}
-    with contextlib.suppress(OSError, ValueError):  # killed before it had written one
-        values = json.loads((directory / "journal" / "run.json").read_text())
-    began = values.pop("began", "unknown")
+    run, began = None, "unknown"
+    with contextlib.suppress(UsageError):  # killed before it had written a run.json
+        run, began = load(directory)
     place = directory / "earlier" / began
     number = 1
     while place.exists():
@@ -68,11 +98,11 @@ def _clear(directory: Path, *, keep: bool) -> None:
     for name in RESULTS:
         if (directory / name).exists():
             (directory / name).rename(place / name)
-    if values and not (place / "summary.json").exists():
-        _recover(dataclasses.replace(Run.from_json(values), directory=place))
+    if run is not None and not (place / "summary.json").exists():
+        recover(dataclasses.replace(run, directory=place))
 
 
-def _recover(run: Run) -> None:
+def recover(run: Run) -> None:
     """Write the results of a run that was killed."""
     totals = Totals(run.journals)
     totals.update()

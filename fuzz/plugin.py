@@ -25,7 +25,7 @@ from xdist.scheduler import LoadScheduling
 
 from fuzz import machine, outdir, profiles
 from fuzz.journal import Journal, read
-from fuzz.options import DEFAULT_MAX_TIME, TABLE, Options, UsageError, add_options, given
+from fuzz.options import DEFAULT_MAX_TIME, TABLE, WHOLE, Options, UsageError, add_options, given
 from fuzz.progress import open_display, ratio_text, terminal_stream
 from fuzz.run import SUITE, Run
 from fuzz.summary import replay_command, write_results
@@ -188,6 +188,7 @@ class Controller:
             "--device": run.device,
             "--strata": ",".join(options.strata) or None,
             "--max-failures": options.max_failures,
+            "--shard": options.shard if options.shard != WHOLE else None,
             "--out": run.directory,
         }
         set_by = [

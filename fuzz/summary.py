@@ -1,4 +1,5 @@
-"""The files in which a run leaves its results: summary.json, junit.xml and failures/, all made from its journals."""
+"""The files in which a run leaves its results: summary.json, junit.xml, report.html and failures/, all made from its
+journals."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from xml.etree import ElementTree
 
 from fuzz import reproducer
 from fuzz.dumps import Dumps
-from fuzz.journal import write_json, write_text
+from fuzz.journal import strict, write_json, write_text
+from fuzz.report import page
 from fuzz.run import Run
 from fuzz.totals import Bucket, Totals
 
@@ -19,8 +21,10 @@ SCHEMA = 1
 def write_results(run: Run, totals: Totals, elapsed: float, exit_status: int) -> None:
     """Write all results of a run into its directory, each file at once."""
     Dumps(run).update(totals)
-    write_json(run.directory / "summary.json", summary(run, totals, elapsed, exit_status))
+    values = strict(summary(run, totals, elapsed, exit_status))
+    write_json(run.directory / "summary.json", values)
     write_text(run.directory / "junit.xml", junit(run, totals, elapsed))
+    page.write(run, totals, values)
 
 
 def summary(run: Run, totals: Totals, elapsed: float, exit_status: int) -> dict[str, Any]:

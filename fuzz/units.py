@@ -25,6 +25,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.journal import write_text
+from fuzz.options import WHOLE, Shard
 
 CASES = 32
 
@@ -39,12 +40,14 @@ class Unit:
 
 
 class Board:
-    """Hands out the units of a run to its workers, through a file in the run's directory."""
+    """Hands out the units of a run to its workers, through a file in the run's directory. Of a shard i/n it has
+    those whose number is i mod n; all shards together have `max_cases`."""
 
-    def __init__(self, directory: Path, max_cases: int | None) -> None:
+    def __init__(self, directory: Path, max_cases: int | None, shard: Shard = WHOLE) -> None:
         self._path = directory / "units.json"
         self._lock = directory / "units.lock"
         self._max_cases = max_cases
+        self._shard = shard
 
     def claim(self, worker: str) -> Unit | None:
         """The next unit for a worker: one that a dead worker left, else a new one; None when all are given out."""
@@ -57,7 +60,7 @@ class Board:
             number = state["next"]
             if self._cases(number) == 0:
                 return None
-            state["next"] += 1
+            state["next"] += self._shard.count
             state["open"][str(number)] = [{"worker": worker, "pid": os.getpid()}]
             return Unit(number, self._cases(number))
 
@@ -73,7 +76,7 @@ class Board:
 
     @contextmanager
     def _state(self) -> Iterator[dict[str, Any]]:
-        state = json.loads(self._path.read_text()) if self._path.exists() else {"next": 0, "open": {}}
+        state = json.loads(self._path.read_text()) if self._path.exists() else {"next": self._shard.index, "open": {}}
         yield state
         write_text(self._path, json.dumps(state))
 

@@ -1,0 +1,1 @@
+"""report.html: the page that a person opens in the morning."""
