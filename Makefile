@@ -16,8 +16,8 @@ fuzz: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(VENV)/bin/python -m pytest -n auto
 
-# PyPI's torch for Linux is a CUDA build of several GB. Without a GPU its CPU build is taken, from wherever pip is set up
-# to look, then from PyTorch's own index; only if neither has it, whatever PyPI has.
+# PyPI's torch for Linux is a CUDA build of several GB. Without a GPU its CPU build is taken where pip is set up to find
+# one: PyTorch's page "Start Locally" names the index for PIP_EXTRA_INDEX_URL. Otherwise whatever PyPI has.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@set -e; \
 	if [ ! -x $(VENV)/bin/python ]; then \
@@ -37,8 +37,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	else \
 	    echo "no NVIDIA GPU: installing the CPU build of torch $(TORCH)"; \
 	    $$pip install --no-deps torch==$(TORCH)+cpu 2>/dev/null \
-	    || $$pip install --no-deps torch==$(TORCH)+cpu --index-url https://download.pytorch.org/whl/cpu \
-	    || $$pip install torch==$(TORCH) -c constraints.txt; \
+	    || { echo "pip finds no CPU build: taking the default one, of several GB unless PIP_EXTRA_INDEX_URL names" \
+	             "PyTorch's CPU index"; $$pip install torch==$(TORCH) -c constraints.txt; }; \
 	fi; \
 	$$pip install -e '.[dev]' -c constraints.txt; \
 	touch $@
