@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz import dump_cli
+from fuzz import dump_cli, runs_cli
 from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run.set_defaults(command=_run)
     dump_cli.add_commands(commands)
+    runs_cli.add_commands(commands)
     parsed = parser.parse_args(arguments)
     try:
         return parsed.command(parsed)
@@ -47,7 +48,7 @@ def _run(parsed: argparse.Namespace) -> int:
     """Fuzz: a pytest session of the suite, with what was given on the command line passed on."""
     given(parsed, os.environ)  # complain about the environment before pytest starts
     workers = parsed.workers or _workers_from_environment() or "auto"
-    arguments = ["-p", "fuzz.plugin", "-p", "no:cacheprovider", "-c", str(SUITE / "pytest.ini"), str(SUITE)]
+    arguments = ["-p", "fuzz.plugin", "-p", "no:cacheprovider", "-c", str(SUITE / "run.ini"), str(SUITE)]
     arguments += ["-n", workers]
     for option in TABLE:
         value = getattr(parsed, option.dest)

@@ -83,7 +83,7 @@ def main() -> None:
     if "PRETENDED_SUITE" not in os.environ:  # the first process makes the suite, workers inherit it
         suite = Path(tempfile.mkdtemp()) / "suite"
         suite.mkdir()
-        (suite / "pytest.ini").write_text((fuzz.run.SUITE / "pytest.ini").read_text())
+        (suite / "run.ini").write_text((fuzz.run.SUITE / "run.ini").read_text())
         (suite / "test_kernel.py").write_text(TEST)
         os.environ["PRETENDED_SUITE"] = str(suite)
     fuzz.run.SUITE = Path(os.environ["PRETENDED_SUITE"])
