@@ -4,17 +4,20 @@ A bucket is told by the check that failed, by what the smallest case needs for i
 seed. What a case needs is its traits: the strata that set it apart from the simplest case of all, and how far its
 lengths reach beyond it. Whatever strata a failure was first seen in, shrinking takes away all that it does not need. So
 of two shrunk failures of a check, one whose traits the other has too is the same failure: the other one only was not
-shrunk as far, or has a trait by chance, as 65 keys are at an edge.
+shrunk as far. That 65 keys are at an edge may be chance; a failure at 66 shows that it is.
 
-The kernel is the same throughout a run, so it is kept in case.json and not in the name.
+The checks that call the kernel again count only where the others passed: a result that is wrong the first time is wrong
+again. The kernel is the same throughout a run, so it is kept in case.json and not in the name.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
+
+from fuzz.journal import Event
 
 _LONGEST_NAME = 150
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+^_.-]*")
@@ -35,6 +38,33 @@ _IMPLIED = {name: implied for name, implied in REACHES.items() if implied is not
     "lengths:uneven": "lengths:ragged",
     "lengths:zero-run": "lengths:requests",
 }
+
+
+# Traits that a failing case may have by chance, as lengths that shrink stop just past an edge.
+EDGES = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge"})
+
+# The checks that call the kernel again (`fuzz.checks.invariance.INVARIANCES`).
+REPEATING = frozenset(
+    {"repeatable", "page-invariant", "batch-invariant", "dead-content", "causality", "fresh", "side-stream", "graph",
+     "other-device"}
+)  # fmt: skip
+
+
+def telling(findings: Sequence[Event]) -> list[Event]:
+    """The findings on a case that count as failures, the worst of each check: those of the checks that call the kernel
+    again only if there are no others."""
+    first = [finding for finding in findings if finding["check"] not in REPEATING] or findings
+    return list({finding["check"]: finding for finding in reversed(first)}.values())
+
+
+def is_same(needs: Set[str], traits: Set[str]) -> bool:
+    """Whether a shrunk failure with `traits` may be that of a bucket which needs no more but for edges."""
+    return needs - EDGES <= traits
+
+
+def common(needs: Set[str], traits: Set[str]) -> frozenset[str]:
+    """What a bucket needs once a shrunk failure with `traits` is in it."""
+    return frozenset(needs - EDGES | needs & traits)
 
 
 def title(traits: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 
@@ -36,12 +36,12 @@ class Recording:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.destination_passing = target.destination_passing
+        self.destination_passing, self.profile = target.destination_passing, target.profile
         self.results: Tensors = {}
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         results = self._target(inputs, output, lse)
         if not self.results:
             named = dict(zip(("output", "lse"), results, strict=True))
@@ -50,8 +50,8 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Tester:
-    """A kernel under test, with what it is held to and where."""
+class Rig:
+    """A test rig: a kernel under test, the promises that it is held to, and where it runs."""
 
     target: Target
     device: str
@@ -182,10 +182,11 @@ def spans(numbers: list[int], most: int = 12) -> str:
     return ", ".join(shown + ["..."] * (len(parts) > most))
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
     """Whether a result can be kept."""
     return (
-        tensor.layout is torch.strided
+        tensor is not None
+        and tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")
         and tensor.dtype in formats.RESULTS
         and tensor.numel() * tensor.itemsize <= LIMIT

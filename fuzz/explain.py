@@ -114,8 +114,8 @@ def _case(case: Mapping[str, Any], strata: Sequence[str]) -> str:
     if "lengths" not in case:
         return f"    {strict(dict(case))}"
     runs = [
-        f"- {_count(count, 'request', 'requests')} of {_count(q_len, 'query', 'queries')}"
-        f" and {_count(kv_len, 'key', 'keys')}"
+        f"- {counted(count, 'request', 'requests')} of {counted(q_len, 'query', 'queries')}"
+        f" and {counted(kv_len, 'key', 'keys')}"
         for count, q_len, kv_len in case["lengths"]
     ]
     lines = runs[:20] + [f"- and {len(runs) - 20} runs of requests more"] * (len(runs) > 20) or ["- no request"]
@@ -126,7 +126,7 @@ def _case(case: Mapping[str, Any], strata: Sequence[str]) -> str:
     return "\n".join([*lines, "", f"Strata: {', '.join(strata)}."])
 
 
-def _count(number: int, one: str, many: str) -> str:
+def counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from fuzz.buckets import EDGES, bucket_name, telling, title
 from fuzz.case import FAMILIES, NAMED, Case, promises_needed
-from fuzz.checks import Finding
+from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
-from fuzz.evidence import Tester, write_evidence
-from fuzz.journal import strict
+from fuzz.evidence import Rig, write_evidence
+from fuzz.explain import counted
+from fuzz.journal import Event, strict
 from fuzz.options import UsageError
 from fuzz.reading import Dump, find, read
-from fuzz.replay import tester_for
+from fuzz.replay import rig_for
 from fuzz.reproducer import with_facts, write_dump
 from fuzz.strata.lengths import Runs, as_runs
 from fuzz.strata.tails import TAILS
@@ -28,8 +30,6 @@ from fuzz.worker import finding_json
 
 SECONDS = 120.0
 SEEDS = 4  # small seeds to try
-# Traits that a smaller case may get, as lengths pass such edges by chance.
-_BY_CHANCE = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge"})
 
 
 def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: float | None) -> int:
@@ -41,16 +41,16 @@ def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: fl
                 dump = read(record)
                 if dump.directory is None:
                     raise UsageError(f"{record}: give the directory of a dump, to write into")
-                _minimize(dump, tester_for(dump, kernel, device), SECONDS if seconds is None else seconds)
+                _minimize(dump, rig_for(dump, kernel, device), SECONDS if seconds is None else seconds)
         except UsageError as error:
             print(f"mla-fuzz: ERROR {error}", file=sys.stderr)
             status = 2
     return status
 
 
-def _minimize(dump: Dump, tester: Tester, seconds: float) -> None:
+def _minimize(dump: Dump, rig: Rig, seconds: float) -> None:
     check = dump.record.check
-    search = Search(dump.case, dump.contract, _same_failure(dump, tester), seconds)
+    search = Search(dump.case, dump.contract, _same_failure(dump, rig), seconds)
     if not search.fails(dump.case):
         raise UsageError(f"{dump.path}: {check} does not fail now; try replay")
     print(f"{dump.record.bucket}: {_spelled(dump.case)}", flush=True)
@@ -58,21 +58,21 @@ def _minimize(dump: Dump, tester: Tester, seconds: float) -> None:
         print(f"    {search.seconds:.0f} s, {search.tried} cases tried: {_spelled(smaller)}", flush=True)
     ended = "the time is up" if search.out_of_time else "nothing simpler fails"
     print(f"    {search.seconds:.0f} s, {search.tried} cases tried: {ended}", flush=True)
-    rewrite(dump, search.best, tester)
+    rewrite(dump, search.best, rig)
 
 
-def _same_failure(dump: Dump, tester: Tester) -> Callable[[Case], bool]:
+def _same_failure(dump: Dump, rig: Rig) -> Callable[[Case], bool]:
     """Whether a case fails the check of a dump, in a row that sees keys if that one did."""
     in_empty_row = dump.record.finding.get("rows") == "empty"
 
     def fails(case: Case) -> bool:
-        finding = _of(dump.record.check, tester.judge(case, dump.record.check)[0].findings)
-        return finding is not None and (finding.rows == "empty") == in_empty_row
+        finding = _failure(rig.judge(case, dump.record.check)[0], dump.record.check)
+        return finding is not None and (finding["rows"] == "empty") == in_empty_row
 
     return fails
 
 
-def rewrite(dump: Dump, case: Case, tester: Tester) -> None:
+def rewrite(dump: Dump, case: Case, rig: Rig) -> None:
     """Write `case` into the dump in the place of its own, with what the kernel does on it now.
 
     Raises:
@@ -80,22 +80,23 @@ def rewrite(dump: Dump, case: Case, tester: Tester) -> None:
     """
     assert dump.directory is not None
     check = dump.record.check
-    verdict, observed = tester.judge(case, check)
-    finding = _of(check, verdict.findings)
+    verdict, observed = rig.judge(case, check)
+    finding = _failure(verdict, check)
     if finding is None:
         raise UsageError(f"{dump.path}: the smaller case failed only once, so the dump stays as it is")
     record = replace(
         dump.record,
+        bucket=bucket_name(check, traits_of(case), finding, shrunk=True),
         case=case.to_json(),
         strata=tuple(describe(case)["strata"]),
-        finding=strict(finding_json(finding)),
-        device=device_name(tester.device),
+        finding=strict(finding),
+        device=device_name(rig.device),
         versions=versions(),
-        kernel=tester.target.spec,
+        kernel=rig.target.spec,
     )
     with tempfile.TemporaryDirectory(prefix=".minimize-", dir=dump.directory.parent) as scratch:
         evidence = Path(scratch) / "evidence"
-        write_evidence(evidence, case, check, verdict, observed, device=tester.device)
+        write_evidence(evidence, case, check, verdict, observed, device=rig.device)
         write_dump(dump.directory, with_facts(record, evidence), evidence)
 
 
@@ -150,7 +151,7 @@ class Search:
         return (
             case.size < self.best.size
             and promises_needed(case) <= self._contract
-            and traits_of(case) - traits_of(self.best) <= _BY_CHANCE
+            and traits_of(case) - traits_of(self.best) <= EDGES
         )
 
 
@@ -217,12 +218,15 @@ def _smaller(number: int) -> Iterator[int]:
             yield last
 
 
-def _of(check: str, findings: Iterable[Finding]) -> Finding | None:
-    return next((finding for finding in findings if finding.check == check), None)
+def _failure(verdict: Verdict, check: str) -> Event | None:
+    """What a check found, if that counts as a failure."""
+    found = telling([finding_json(finding) for finding in verdict.findings])
+    return next((finding for finding in found if finding["check"] == check), None)
 
 
 def _spelled(case: Case) -> str:
     """A case in a line: its size, and what it needs."""
-    return f"{case.batch:,} requests, {case.total_q:,} queries, {case.total_kv:,} keys; " + ", ".join(
-        sorted(traits_of(case))
+    return (
+        f"{counted(case.batch, 'request', 'requests')}, {counted(case.total_q, 'query', 'queries')},"
+        f" {counted(case.total_kv, 'key', 'keys')}; needs {title(traits_of(case))}"
     )

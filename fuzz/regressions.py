@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuzz.evidence import Tester
+from fuzz.evidence import Rig
 from fuzz.journal import write_json
 from fuzz.options import UsageError
 from fuzz.reading import Dump, find, read
@@ -37,14 +37,14 @@ def recorded(corpus: Path) -> list[Path]:
     return sorted(corpus.glob("*.json"))
 
 
-def still_fails(path: Path, tester: Tester) -> list[str]:
-    """What a kernel does wrong on a case of the corpus, a message each. The contract is the tester's.
+def still_fails(path: Path, rig: Rig) -> list[str]:
+    """What a kernel does wrong on a case of the corpus, a message each. The contract is the rig's.
 
     Raises:
         UsageError: the file is no case, or the case needs a promise that the contract lacks.
     """
     dump = read(path)
-    return [str(finding) for finding in tester.judge(dump.case, dump.record.check)[0].findings]
+    return [str(finding) for finding in rig.judge(dump.case, dump.record.check)[0].findings]
 
 
 def _add(dump: Dump, corpus: Path) -> str:

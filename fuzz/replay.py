@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fuzz.checks import Finding, Verdict
 from fuzz.describe import device_name
-from fuzz.evidence import Tester
+from fuzz.evidence import Rig
 from fuzz.journal import number
 from fuzz.options import DEFAULT_KERNEL, UsageError
 from fuzz.reading import Dump, check_memory, find, read
@@ -42,7 +42,7 @@ def replay(paths: Iterable[Path], kernel: str | None, device: str) -> int:
         for record in records:
             try:
                 dump = read(record)
-                answer = run_again(dump, tester_for(dump, kernel, device))
+                answer = run_again(dump, rig_for(dump, kernel, device))
             except UsageError as error:
                 status = _refused(error)
                 continue
@@ -57,7 +57,7 @@ def _refused(error: UsageError) -> int:
     return 2
 
 
-def tester_for(dump: Dump, kernel: str | None, device: str) -> Tester:
+def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
     """The kernel that a dump is to be run with.
 
     Raises:
@@ -70,22 +70,22 @@ def tester_for(dump: Dump, kernel: str | None, device: str) -> Tester:
             f" add --kernel {recorded}"
         )
     check_memory(dump, device)
-    return Tester(load(kernel or recorded), device, dump.contract)
+    return Rig(load(kernel or recorded), device, dump.contract)
 
 
-def run_again(dump: Dump, tester: Tester) -> Answer:
+def run_again(dump: Dump, rig: Rig) -> Answer:
     """Run the case of a dump a few times and compare what is found with what was recorded."""
     check = dump.record.check
     verdicts: list[Verdict] = []
     start = time.monotonic()
     while len(verdicts) < RUNS and (len(verdicts) < 2 or time.monotonic() - start < PATIENCE):
         try:
-            verdicts.append(tester.judge(dump.case, check)[0])
+            verdicts.append(rig.judge(dump.case, check)[0])
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UsageError(f"{dump.path}: it cannot be judged: {reason} ({last.name})") from error
-    return _answer(dump, verdicts, device_name(tester.device))
+    return _answer(dump, verdicts, device_name(rig.device))
 
 
 def _answer(dump: Dump, verdicts: list[Verdict], device: str) -> Answer:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz.buckets import bucket_name, title
+from fuzz.buckets import EDGES, bucket_name, common, is_same, telling, title
 from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
@@ -94,11 +94,15 @@ class Bucket:
         """Whether a failing case has every trait that this bucket needs."""
         return self.check == one.check and self.needs <= one.traits
 
+    def is_that_of(self, one: Failing) -> bool:
+        """Whether a shrunk case shows the failure of this bucket."""
+        return self.check == one.check and is_same(self.needs, one.traits)
+
     def take(self, one: Failing) -> None:
-        """Keep the smaller case. Of failures that were not shrunk, it is all that tells what they need."""
+        """Take a failing case in, and keep the smaller one. Of cases that were not shrunk, nothing else tells what they
+        need."""
         self.smallest = min(self.smallest, one, key=_size)
-        if not self.shrunk:
-            self.needs = self.smallest.traits
+        self.needs = common(self.needs, one.traits) if self.shrunk else self.smallest.traits
 
 
 class Totals:
@@ -175,7 +179,7 @@ class Totals:
         self.stopped = self.stopped or event["reason"]
 
     def _count(self, name: str, case: Event, ran: dict[str, Any], findings: list[dict[str, Any]]) -> None:
-        failing = {finding["check"]: Failing.of(case, finding) for finding in reversed(findings)}
+        failing = {finding["check"]: Failing.of(case, finding) for finding in telling(findings)}
         if case["phase"] == SEARCH:
             for one in failing.values():
                 self._searching[name] = min(self._searching.get(name, one), one, key=_size)
@@ -184,10 +188,10 @@ class Totals:
         self.cases += 1
         for stratum in case["strata"]:
             self.strata.setdefault(stratum, Tally()).add(ratios, failed=bool(failing))
-        for check in ran.keys() | failing.keys():
-            self.checks.setdefault(check, Tally()).add({check: ratios.get(check)}, failed=check in failing)
-        found = {check: number(one.finding.get("ratio")) for check, one in failing.items()}
-        self.counts.add(case["case"], case["strata"], ratios | found, failing.keys())
+        failed = {finding["check"]: number(finding.get("ratio")) for finding in reversed(findings)}
+        for check in ran.keys() | failed.keys():
+            self.checks.setdefault(check, Tally()).add({check: ratios.get(check)}, failed=check in failed)
+        self.counts.add(case["case"], case["strata"], ratios | failed, failed.keys())
         self.counts.pace.add(case["at"])
         for one in failing.values():
             # the smallest of each kind is enough: a kernel that is always wrong would fill the memory otherwise
@@ -206,13 +210,13 @@ class Totals:
     def buckets(self) -> list[Bucket]:
         """All failures, sorted into buckets.
 
-        Only a shrunk case tells what its failure needs. So each opens a bucket, unless there is one that needs no more;
+        Only a shrunk case tells what its failure needs. So each opens a bucket, unless it is in one that needs no more;
         a generated case belongs to the bucket that its own search led to, or to one all of whose traits it has. What no
         bucket explains shares one bucket for each check.
         """
         found: list[Bucket] = []
-        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits), one.size)):
-            home = next((bucket for bucket in found if bucket.explains(one)), None)
+        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits - EDGES), one.size)):
+            home = next((bucket for bucket in found if bucket.is_that_of(one)), None)
             if home is None:
                 found.append(Bucket(one, one.traits, shrunk=True))
             else:

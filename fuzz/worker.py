@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 from hypothesis.strategies import SearchStrategy
 
+from fuzz.buckets import telling
 from fuzz.journal import Event, Journal, number, read, strict
 from fuzz.machine import process_start
 from fuzz.options import UsageError
@@ -64,7 +65,7 @@ class Outcome:
     def of(cls, case: Event, ran: dict[str, Any], findings: list[dict[str, Any]]) -> Outcome:
         """From the lines of a journal, so that a case read back guides Hypothesis exactly as it did when it ran."""
         ratios = {check: number(ran.get(check)) for check in GUIDES}
-        failing = {finding["check"]: Failing.of(case, finding) for finding in reversed(findings)}
+        failing = {finding["check"]: Failing.of(case, finding) for finding in telling(findings)}
         return cls(
             {check: ratio for check, ratio in ratios.items() if ratio is not None and abs(ratio) < 1e300}, failing
         )

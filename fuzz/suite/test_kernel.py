@@ -10,7 +10,7 @@ from fuzz.case import Case
 from fuzz.checks import Verdict, judge
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.describe import describe, device_name, versions
-from fuzz.evidence import Tester, write_evidence
+from fuzz.evidence import Rig, write_evidence
 from fuzz.journal import Event
 from fuzz.options import UsageError
 from fuzz.run import Run
@@ -32,14 +32,14 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
 
     if fuzz_run.device == "cpu":
         torch.set_num_threads(1)
-    tester = Tester(target, fuzz_run.device, contract)
+    rig = Rig(target, fuzz_run.device, contract)
     worker.tell(device=device_name(fuzz_run.device), versions=versions())
 
     def verdict(case: Case, also: frozenset[str]) -> Verdict:
         return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
 
     def keep(case: Event, check: str, place: Path) -> Verdict:
-        again, observed = tester.judge(Case.from_json(case), check)
+        again, observed = rig.judge(Case.from_json(case), check)
         write_evidence(place, Case.from_json(case), check, again, observed, device=fuzz_run.device)
         return again
 
