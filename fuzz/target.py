@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from fuzz import solution
 from fuzz.options import DEFAULT_KERNEL, UsageError
 from kernel.contract import NUM_HEADS, Inputs
+from reference.profile import DEFAULT_PROFILE, PROFILES, Profile
 
 OPERANDS = tuple(field.name for field in fields(Inputs))
 RESULTS = ("output", "lse")
@@ -26,17 +28,22 @@ RESULTS = ("output", "lse")
 class Target:
     """A kernel that is called with the eight operands by name.
 
-    `destination_passing`: the function writes into buffers that it is given as `output` and `lse`.
+    destination_passing  the function writes into buffers that it is given as `output` and `lse`
+    takes_lse            it does so for the lse too; False: it takes `output` alone
+    profile              the numerics that it documents, by which its results are judged
     """
 
     spec: str
     function: Callable[..., Any]
     destination_passing: bool
+    takes_lse: bool = True
+    profile: Profile = DEFAULT_PROFILE
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes.
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes. The lse
+        is None for a kernel that gives none.
 
         A destination-passing kernel writes into `output` [total_q, 16, 512] and `lse` [total_q, 16], which are
         allocated where they are not given; for any other kernel they are ignored.
@@ -45,39 +52,60 @@ class Target:
             TypeError: the function returned something that is not one output and one lse.
         """
         if not self.destination_passing:
-            return self._pair(self.function(**inputs.operands()))
+            return self._results(self.function(**inputs.operands()))
         if output is None:
             output = torch.empty(inputs.q_nope.shape, dtype=inputs.q_nope.dtype, device=inputs.device)
+        if not self.takes_lse:
+            returned = self.function(**inputs.operands(), output=output)
+            return (output, None) if returned is None else self._results(returned)
         if lse is None:
             lse = torch.empty((inputs.total_q, NUM_HEADS), dtype=torch.float32, device=inputs.device)
         returned = self.function(**inputs.operands(), output=output, lse=lse)
-        return (output, lse) if returned is None else self._pair(returned)
+        return (output, lse) if returned is None else self._results(returned)
 
-    def _pair(self, returned: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _results(self, returned: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         if isinstance(returned, Mapping):
-            missing = [name for name in RESULTS if name not in returned]
-            if missing:
-                raise TypeError(f"{self.spec} returned a dict without {missing[0]!r}; it has {sorted(returned)}")
-            returned = tuple(returned[name] for name in RESULTS)
-        if not isinstance(returned, Sequence) or len(returned) != len(RESULTS):
-            raise TypeError(f"{self.spec} returned {_described(returned)}, not (output, lse) or a dict of them")
-        for name, result in zip(RESULTS, returned, strict=True):
-            if not isinstance(result, torch.Tensor):
+            if "output" not in returned:
+                raise TypeError(f"{self.spec} returned a dict without 'output'; it has {sorted(returned)}")
+            returned = (returned["output"], returned.get("lse"))
+        elif isinstance(returned, torch.Tensor):
+            returned = (returned, None)
+        elif not isinstance(returned, Sequence) or len(returned) not in (1, 2):
+            raise TypeError(f"{self.spec} returned {_described(returned)}, not output, (output, lse) or a dict of them")
+        output, lse = (*returned, None)[:2]
+        for name, result in (("output", output), ("lse", lse)):
+            if not isinstance(result, torch.Tensor) and not (result is None and name == "lse"):
                 raise TypeError(f"{self.spec} returned {_described(result)} as {name}, not a tensor")
-        return returned[0], returned[1]
+        return output, lse
 
 
-def load(spec: str = DEFAULT_KERNEL) -> Target:
-    """The kernel that `module:function` or `path/file.py:function` names. Modules are also looked for in the current
-    directory. `import kernel` comes first, so that a Triton kernel runs in the interpreter where there is no GPU.
+class OutputAlone:
+    """A target whose lse is none of anyone's business: it is dropped, whether there is one or not."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.destination_passing, self.profile = target.destination_passing, target.profile
+
+    def __call__(
+        self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, None]:
+        return self._target(inputs, output, lse)[0], None
+
+
+def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Target:
+    """The kernel that `module:function`, `path/file.py:function` or the FlashInfer-Bench solution `path.json` names,
+    to be judged by a numerics profile of `reference.profile`. Modules are also looked for in the current directory.
+    `import kernel` comes first, so that a Triton kernel runs in the interpreter where there is no GPU.
 
     Raises:
         UsageError: what is wrong with the spec, the module, the function or its signature, in one line.
     """
+    importlib.import_module("kernel")
+    if spec.endswith(".json"):
+        return _solution(spec, PROFILES[profile])
     where, separator, name = spec.rpartition(":")
     if not separator or not where or not name:
-        raise UsageError(f"--kernel {spec}: expected module:function or path/file.py:function")
-    importlib.import_module("kernel")
+        raise UsageError(f"--kernel {spec}: expected module:function, path/file.py:function or a solution's path.json")
     module = _module(spec, where)
     function: Any = module
     for part in name.split("."):
@@ -88,7 +116,27 @@ def load(spec: str = DEFAULT_KERNEL) -> Target:
         function = getattr(function, part)
     if not callable(function):
         raise UsageError(f"--kernel {spec}: {name!r} is {_described(function)}, not a function")
-    return Target(spec, function, _takes_destinations(spec, function))
+    return of_function(function, spec, profile)
+
+
+def of_function(function: Callable[..., Any], spec: str, profile: str = DEFAULT_PROFILE.name) -> Target:
+    """A function as the kernel under test, called `spec` in what is said of it.
+
+    Raises:
+        UsageError: it cannot be called with the eight operands by name.
+    """
+    destinations = _destinations(spec, function)
+    return Target(spec, function, bool(destinations), destinations != ("output",), PROFILES[profile])
+
+
+def _solution(spec: str, profile: Profile) -> Target:
+    try:
+        found = solution.read(Path(spec))
+        return Target(spec, solution.load(found), found.destination_passing, profile=profile)
+    except UsageError as error:
+        raise UsageError(f"--kernel {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--kernel {spec}: its sources cannot be imported: {_last_words(error)}") from error
 
 
 def _module(spec: str, where: str) -> ModuleType:
@@ -126,8 +174,8 @@ def _module_from_file(path: Path) -> ModuleType:
     return module
 
 
-def _takes_destinations(spec: str, function: Callable[..., Any]) -> bool:
-    """Whether the function has parameters `output` and `lse`.
+def _destinations(spec: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    """Which of the parameters `output` and `lse` the function has.
 
     Raises:
         UsageError: the function cannot be called with the eight operands by name.
@@ -135,7 +183,7 @@ def _takes_destinations(spec: str, function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return False  # a built-in that does not tell: the first call will
+        return ()  # a built-in that does not tell: the first call will
     by_name = {
         name: parameter
         for name, parameter in parameters.items()
@@ -148,15 +196,15 @@ def _takes_destinations(spec: str, function: Callable[..., Any]) -> bool:
             f"--kernel {spec}: the function takes no {', '.join(missing)}; "
             f"it is called by name with {', '.join(OPERANDS)}"
         )
-    destinations = [name for name in RESULTS if name in by_name]
-    if len(destinations) == 1:
-        raise UsageError(f"--kernel {spec}: the function takes {destinations[0]} but not both of output and lse")
+    destinations = tuple(name for name in RESULTS if name in by_name)
+    if destinations == ("lse",):
+        raise UsageError(f"--kernel {spec}: the function takes lse but not output")
     optional = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind not in optional
         if required and not (name in by_name and name in OPERANDS + RESULTS):
             raise UsageError(f"--kernel {spec}: the function needs {name}, which is no operand of the definition")
-    return bool(destinations)
+    return destinations
 
 
 def _last_words(error: BaseException) -> str:

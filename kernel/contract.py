@@ -22,6 +22,7 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 
 PROMISES = (
     "base",
+    "lse",
     "nan-contained",
     "masked-rows",
     "padding",
@@ -35,7 +36,7 @@ PROMISES = (
     "hardened",
 )
 CONTRACTS = {
-    "definition": frozenset({"base", "nan-contained"}),
+    "definition": frozenset({"base", "lse", "nan-contained"}),
     "serving": frozenset(PROMISES) - {"causal-contained", "hardened"},
     "hardened": frozenset(PROMISES),
 }

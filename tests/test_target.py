@@ -6,6 +6,7 @@ import torch
 from fuzz.options import UsageError
 from fuzz.target import OPERANDS, load
 from kernel.contract import Inputs
+from reference.profile import PROFILES
 
 
 def one_request() -> Inputs:
@@ -67,6 +68,24 @@ def test_a_destination_passing_function_writes_into_the_buffers_that_it_is_given
     assert output.eq(3).all() and lse.eq(4).all()
 
 
+@pytest.mark.parametrize("returned", ["o", "(o,)", "(o, None)", "{'output': o}", "{'output': o, 'lse': None}"])
+def test_a_kernel_may_give_an_output_alone(kernel_file, returned):
+    path = kernel_file(f"def run(**operands):\n    o = operands['q_nope'] + 1\n    return {returned}")
+    output, lse = load(f"{path}:run")(one_request())
+    assert output.shape == (2, 16, 512) and lse is None
+
+
+def test_a_kernel_may_take_a_destination_for_its_output_alone(kernel_file):
+    path = kernel_file(f"def run({', '.join(OPERANDS)}, output):\n    output.fill_(3)")
+    output, lse = load(f"{path}:run")(one_request(), torch.zeros(2, 16, 512), torch.zeros(2, 16))
+    assert output.eq(3).all() and lse is None
+
+
+def test_the_profile_goes_with_the_target():
+    assert load("kernel:run").profile.name == "default"
+    assert load("kernel:run", "fast-math").profile is PROFILES["fast-math"]
+
+
 def test_a_file_may_import_its_neighbours_and_name_an_attribute(kernel_file):
     kernel_file("def helper(q):\n    return q, q", name="neighbour_of_mine.py")
     path = kernel_file(
@@ -89,9 +108,9 @@ SIGNATURE = ", ".join(OPERANDS)
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("kernel", "expected module:function or path/file.py:function"),
-        (":run", "expected module:function or path/file.py:function"),
-        ("kernel:", "expected module:function or path/file.py:function"),
+        ("kernel", "expected module:function, path/file.py:function or a solution's path.json"),
+        (":run", "expected module:function, path/file.py:function or a solution's path.json"),
+        ("kernel:", "expected module:function, path/file.py:function or a solution's path.json"),
         ("no_such_module_anywhere:run", "there is no module 'no_such_module_anywhere' on the path"),
         ("kernel.absent:run", "there is no module 'kernel.absent' on the path"),
         ("absent/file.py:run", "there is no file absent/file.py"),
@@ -115,7 +134,7 @@ def test_a_spec_that_names_nothing_is_refused(spec, complaint):
         ("def run(q, k, v): ...", "the function takes no q_nope, q_pe, ckv_cache"),
         (f"def run({SIGNATURE.replace('kv_indices, ', '')}): ...", "the function takes no kv_indices; it is called"),
         (f"def run({SIGNATURE}, page_size): ...", "the function needs page_size, which is no operand"),
-        (f"def run({SIGNATURE}, output): ...", "the function takes output but not both of output and lse"),
+        (f"def run({SIGNATURE}, lse): ...", "the function takes lse but not output"),
         (f"def run({SIGNATURE}, /): ...", "the function takes no q_nope"),
     ],
 )
@@ -130,10 +149,10 @@ def test_a_file_that_cannot_be_used_is_refused(kernel_file, body, complaint):
 @pytest.mark.parametrize(
     ("returned", "complaint"),
     [
-        ("None", "returned None, not (output, lse)"),
-        ("torch.zeros(2)", "returned a Tensor, not (output, lse)"),
-        ("(1, 2, 3)", "returned a tuple of 3, not (output, lse)"),
-        ("(torch.zeros(2), None)", "returned None as lse, not a tensor"),
+        ("None", "returned None, not output, (output, lse) or a dict of them"),
+        ("(1, 2, 3)", "returned a tuple of 3, not output, (output, lse)"),
+        ("(None, torch.zeros(2))", "returned None as output, not a tensor"),
+        ("(torch.zeros(2), 3)", "returned a int as lse, not a tensor"),
         ("{'out': 1, 'lse': 2}", "returned a dict without 'output'; it has ['lse', 'out']"),
     ],
 )

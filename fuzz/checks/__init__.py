@@ -6,6 +6,7 @@ checks that call the kernel again (`invariance.INVARIANCES`) are costly: each ca
 
 from collections.abc import Set
 from hashlib import blake2b
+from typing import cast
 
 import torch
 
@@ -21,7 +22,7 @@ from fuzz.checks.trial import Trial
 from fuzz.strata.indptr import INDPTRS
 from fuzz.strata.layouts import LAYOUTS
 from fuzz.strata.pages import PAGES
-from fuzz.target import Target
+from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
 __all__ = ["CHECKS", "Finding", "Verdict", "judge"]
@@ -51,6 +52,8 @@ def judge(
     missing = promises_needed(case) - contract
     if missing:
         raise ValueError(f"the case needs the promise {', '.join(sorted(missing))}, which the contract does not make")
+    if "lse" not in contract:
+        target = cast(Target, OutputAlone(target))
     inputs = build(case, device)
     verdict = Verdict(case)
     try:
@@ -69,6 +72,8 @@ def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[
     verdict.add("in-bounds", check_bounds(inputs, results))
     if not owns_rows(inputs):
         return
+    if "lse" in contract and results.lse is None:
+        verdict.add("lse", Finding("lse", "the kernel gave none; a contract without the promise lse asks for none"))
     malformed = check_form(inputs, results)
     for finding in malformed:
         verdict.add(finding.check, finding)
@@ -77,7 +82,7 @@ def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[
     unwritten = check_written(results)
     verdict.add("written", unwritten)
     if unwritten is None:
-        check_numbers(verdict, inputs, results)
+        check_numbers(verdict, inputs, results, profile=target.profile)
     trial = Trial(verdict.case, target, inputs, results, frozenset(contract))
     for name in _drawn(verdict.case, contract) | also:
         again = INVARIANCES[name].check(trial)

@@ -10,7 +10,7 @@ import torch
 
 from fuzz.build import build
 from fuzz.checks.finding import Verdict
-from fuzz.checks.results import Results, call, call_captured
+from fuzz.checks.results import call, call_captured
 from fuzz.checks.trial import Trial, copy_of, different_bits, plain, renew
 from fuzz.strata.poison import POISONS
 
@@ -52,7 +52,7 @@ def batch_invariant(trial: Trial) -> Verdict | None:
         kv_indptr=inputs.kv_indptr[request : request + 2] - keys.start,
         kv_indices=inputs.kv_indices[keys],
     )
-    here = Results(trial.results.output[rows], trial.results.lse[rows], ())
+    here = trial.results.rows(rows)
     verdict = Verdict(trial.case)
     finding = different_bits("batch-invariant", f"request {request} alone", here, call(trial.target, alone), None)
     verdict.add("batch-invariant", finding and finding.moved(rows.start))

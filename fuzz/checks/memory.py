@@ -44,7 +44,7 @@ class Snapshot:
 
 
 def check_written(results: Results) -> Finding | None:
-    for name, tensor in (("output", results.output), ("lse", results.lse)):
+    for name, tensor in results.named().items():
         missed = unwritten(tensor)
         if missed.any():
             detail = f"{int(missed.sum())} of {missed.numel()} elements of {name} were not written"

@@ -16,18 +16,20 @@ from fuzz.checks.windows import windows
 from kernel.contract import NUM_HEADS, Inputs
 from reference import bounds
 from reference.bounds import Expected, interval, lse_interval
+from reference.profile import DEFAULT_PROFILE, Profile
 
 LSE_DTYPE = torch.float32
 
 
 def check_form(inputs: Inputs, results: Results) -> list[Finding]:
-    """Shape, dtype and device of both results; without these nothing else can be checked."""
+    """Shape, dtype and device of the results; without these nothing else can be checked."""
     wanted = {
-        "output": (results.output, tuple(inputs.q_nope.shape), inputs.q_nope.dtype),
-        "lse": (results.lse, (inputs.total_q, NUM_HEADS), LSE_DTYPE),
+        "output": (tuple(inputs.q_nope.shape), inputs.q_nope.dtype),
+        "lse": ((inputs.total_q, NUM_HEADS), LSE_DTYPE),
     }
     findings = []
-    for name, (tensor, shape, dtype) in wanted.items():
+    for name, tensor in results.named().items():
+        shape, dtype = wanted[name]
         have = (tuple(tensor.shape), tensor.dtype, tensor.device)
         if have != (shape, dtype, inputs.device):
             spelled = "shape {}, {} on {}".format
@@ -39,25 +41,31 @@ def check_form(inputs: Inputs, results: Results) -> list[Finding]:
 LAMBDA = 7.5
 
 
-def expected_of(case: Case, inputs: Inputs) -> Expected:
-    """The golden result for operands of `case`, with the bound that is a verdict for it.
+def expected_of(case: Case | None, inputs: Inputs, profile: Profile = DEFAULT_PROFILE) -> Expected:
+    """The golden result for operands of `case`, with the bound that is a verdict for it and a kernel of `profile`.
 
-    That is the lambda form where values are bell-shaped, the rigorous one everywhere else.
+    That is the lambda form where values are bell-shaped, the rigorous one everywhere else, and for operands of no case.
     """
-    if not is_bell_shaped(case):
-        return bounds.expected(inputs)
-    both = bounds.expected(inputs, lam=LAMBDA)
+    if case is None or not is_bell_shaped(case):
+        return bounds.expected(inputs, profile)
+    both = bounds.expected(inputs, profile, lam=LAMBDA)
     return replace(both, output_error=both.output_error_lambda, lse_error=both.lse_error_lambda)
 
 
-def check_numbers(verdict: Verdict, inputs: Inputs, results: Results, rows: torch.Tensor | None = None) -> None:
+def check_numbers(
+    verdict: Verdict,
+    inputs: Inputs,
+    results: Results,
+    rows: torch.Tensor | None = None,
+    profile: Profile = DEFAULT_PROFILE,
+) -> None:
     """The checks output, lse and empty-rows of `rows` (bool [total_q], default all), each with its worst element."""
     rows = torch.ones(inputs.total_q, dtype=torch.bool, device=inputs.device) if rows is None else rows
     parts = []
     for window, part in windows(inputs):
         seen = Verdict(verdict.case)
-        given = Results(results.output[window], results.lse[window], ())
-        _check_window(seen, given, expected_of(verdict.case, part), rows[window])
+        expected = expected_of(verdict.case, part, profile)
+        _check_window(seen, results.rows(window), expected, rows[window])
         parts += [finding.moved(window.start) for finding in seen.findings]
         seen.findings = []
         verdict.include(seen)
@@ -71,20 +79,21 @@ def _check_window(verdict: Verdict, results: Results, expected: Expected, rows: 
     tainted = (expected.contaminated | expected.lse.isnan()) & rows[:, None]
     clean = ~(tainted | expected.empty) & rows[:, None]
     _check_output(verdict, results.output, expected, tainted[..., None], clean[..., None])
-    _check_lse(verdict, results.lse, expected, tainted, clean)
+    if results.lse is not None:
+        _check_lse(verdict, results.lse, expected, tainted, clean)
 
 
 def _check_empty(verdict: Verdict, results: Results, empty: torch.Tensor) -> None:
     if not empty.any():
         return
     verdict.add("empty-rows")
-    written = (bits(results.output) != 0) & empty[..., None]
-    finite = ~torch.isneginf(results.lse) & empty
-    for tensor, wrong, what in ((results.output, written, "output +0"), (results.lse, finite, "lse -inf")):
+    demands = [(results.output, (bits(results.output) != 0) & empty[..., None], "output +0", 0.0)]
+    if results.lse is not None:
+        demands.append((results.lse, ~torch.isneginf(results.lse) & empty, "lse -inf", float("-inf")))
+    for tensor, wrong, what, expected in demands:
         if wrong.any():
             index = tuple(wrong.nonzero()[0].tolist())
             detail = f"a row that sees no key must have {what} ({int(wrong.sum())} elements have not)"
-            expected = 0.0 if tensor is results.output else float("-inf")
             verdict.add("empty-rows", Finding("empty-rows", detail, index, tensor[index].item(), expected))
 
 
@@ -94,7 +103,7 @@ def _check_output(
     low, high = interval(expected, output.dtype)
     inside = (output >= low) & (output <= high)
     wrong = clean & ~inside | tainted & output.isfinite() & ~(inside & expected.output.isfinite())
-    ratio = _beyond_rounding(output, expected.output) / expected.output_error
+    ratio = beyond_rounding(output, expected.output) / expected.output_error
     _report(verdict, "output", output, expected.output, (low.double(), high.double()), wrong, clean & inside, ratio)
 
 
@@ -135,11 +144,12 @@ def _report(
         verdict.add(check, Finding(check, detail, index, value, center))
         return
     reach = high - center if value > center else center - low
-    ratio_there = abs(value - center) / reach if reach else float("inf")
+    # both ends may be on one side of what is expected, by rounding
+    ratio_there = abs(value - center) / reach if reach > 0 else float("inf")
     verdict.add(check, Finding(check, f"{count} are outside the bound", index, value, center, (low, high), ratio_there))
 
 
-def _beyond_rounding(output: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+def beyond_rounding(output: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """How far `exact` is from the nearest real number that rounds to `output`: the error before the final rounding."""
     magnitude = output.abs()
     pattern = bits(magnitude)

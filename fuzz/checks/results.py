@@ -20,11 +20,22 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a call gave: `output` and `lse` as the kernel under test returned them, and the buffers offered to it."""
+    """What a call gave: `output` and `lse` as the kernel under test returned them, and the buffers offered to it.
+
+    The lse is None where the contract asks for none.
+    """
 
     output: torch.Tensor
-    lse: torch.Tensor
+    lse: torch.Tensor | None
     buffers: tuple[torch.Tensor, ...]
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """The results that there are, by name."""
+        return {"output": self.output} if self.lse is None else {"output": self.output, "lse": self.lse}
+
+    def rows(self, part: slice) -> Results:
+        """The results of some rows."""
+        return Results(self.output[part], None if self.lse is None else self.lse[part], ())
 
 
 class KernelRaised(Exception):

@@ -44,7 +44,7 @@ class Trial:
     ) -> Verdict:
         """What the numeric checks say of `results` for `inputs`, under the name of `check`."""
         plain, verdict = Verdict(self.case), Verdict(self.case)
-        check_numbers(plain, inputs, results, rows)
+        check_numbers(plain, inputs, results, rows, self.target.profile)
         for finding in plain.findings[:1]:
             verdict.add(check, replace(finding, check=check, detail=f"{changed}: {finding.check}: {finding.detail}"))
         verdict.add(check)
@@ -86,7 +86,11 @@ def different_bits(
     check: str, changed: str, first: Results, second: Results, rows: torch.Tensor | None
 ) -> Finding | None:
     """The first element of `rows` whose bits differ; any NaN equals any other."""
-    for name, one, other in (("output", first.output, second.output), ("lse", first.lse, second.lse)):
+    here, there = first.named(), second.named()
+    for name in dict.fromkeys((*here, *there)):
+        if name not in here or name not in there:
+            return Finding(check, f"{changed}: {name} is given in one call and not in the other")
+        one, other = here[name], there[name]
         if one.shape != other.shape or one.dtype != other.dtype:
             return Finding(check, f"{changed}: {name} has another form, {tuple(other.shape)} {other.dtype}")
         different = (bits(one) != bits(other)) & ~(one.isnan() & other.isnan())
