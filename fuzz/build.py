@@ -22,7 +22,7 @@ from fuzz.strata.values import VALUES, Rows
 from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
 
 # rows made at a time, so that temporaries stay small beside the operands
-_CHUNK = {"queries": 1 << 12, "keys": 1 << 16}
+_CHUNK = {"queries": 1 << 11, "keys": 1 << 15}
 
 
 def build(case: Case, device: torch.device | str = "cpu") -> Inputs:

@@ -47,9 +47,9 @@ def test_every_stratum_and_residue_is_hit_by_a_thousand_cases_or_excluded_with_a
 
 def test_what_does_not_fit_is_named_with_the_reason() -> None:
     assert excluded(EVERYTHING, CPU) == {
-        "lengths:many-requests": "needs 16,385 tiles, the budget is 48",
-        "lengths:long-context": "needs 128 tiles, the budget is 48",
-        "lengths:huge-q": "needs 65,537 tiles, the budget is 48",
+        "lengths:many-requests": "needs 16,385 tiles, the budget is 32",
+        "lengths:long-context": "needs 128 tiles, the budget is 32",
+        "lengths:huge-q": "needs 65,537 tiles, the budget is 32",
     }
     assert excluded(EVERYTHING, GPU) == {}
     small = replace(GPU, memory=20 << 30)

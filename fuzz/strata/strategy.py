@@ -37,7 +37,7 @@ class Budget:
 
 
 # the interpreter takes about 5 ms for a tile and 20 ms for a program; an H200 a few microseconds
-CPU = Budget("cpu", tiles=24, most_tiles=48, memory=1 << 30)
+CPU = Budget("cpu", tiles=16, most_tiles=32, memory=1 << 30)
 GPU = Budget("cuda", tiles=2048, most_tiles=1 << 17, memory=48 << 30)
 
 
