@@ -86,8 +86,8 @@ def _flaws(summary: Mapping[str, Any]) -> list[str]:
         reasons.append("no case was run")
     if summary["errors"]:
         reasons.append(f"{counted(len(summary['errors']), 'error')}, see below")
-    if summary["stopped"] in ("interrupted", "killed"):
-        reasons.append(f"the run was {summary['stopped']} before its end")
+    # of merged runs, it has the reasons of all
+    reasons += [f"the run was {end} before its end" for end in ("interrupted", "killed") if end in summary["stopped"]]
     if summary["unfinished"]:
         reasons.append(f"{counted(len(summary['unfinished']), 'case')} unfinished when the run ended")
     return reasons
