@@ -17,7 +17,7 @@ from fuzz.build import build
 from fuzz.case import Case, is_finite
 from fuzz.checks import Verdict, judge
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.checks.numeric import expected_of
+from fuzz.checks.numeric import beyond_rounding, expected_of
 from fuzz.checks.rows import owns_rows
 from fuzz.journal import write_json, write_text
 from fuzz.reproducer import FACTS
@@ -25,10 +25,11 @@ from fuzz.target import Target
 from fuzz.tensorfile import LIMIT, write_tensors
 from fuzz.worker import finding_json
 from fuzz.workload import takes, to_line, workload
-from kernel.contract import Inputs
+from kernel.contract import VALUE_DTYPES, Inputs
 from reference.bounds import interval, lse_interval
 
 Tensors = dict[str, torch.Tensor]
+_FLOATS = {"output": VALUE_DTYPES, "lse": (torch.float32,)}
 
 
 class Recording:
@@ -142,16 +143,11 @@ def _expected(case: Case, observed: Tensors, device: torch.device | str) -> Tens
     for name in ("output", "lse"):
         given, golden_one = observed.get(name), tensors[name]
         ratio = torch.full(golden_one.shape, torch.nan, dtype=torch.float32)
-        if given is not None and given.shape == golden_one.shape:
-            ratio = _ratio(given.double(), golden_one, tensors[f"{name}_low"], tensors[f"{name}_high"])
+        if given is not None and given.shape == golden_one.shape and given.dtype in _FLOATS[name]:
+            wrong_by = beyond_rounding(given, golden_one) if name == "output" else (given.double() - golden_one).abs()
+            ratio = (wrong_by / tensors[f"{name}_error"]).float()
         tensors[f"{name}_ratio"] = ratio
     return tensors
-
-
-def _ratio(given: torch.Tensor, golden: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """The distance from the golden value over that of the interval's end on this side: above 1 where it is outside."""
-    reach = torch.where(given > golden, high.double() - golden, golden - low.double())
-    return torch.where(given == golden, 0.0, (given - golden).abs() / reach).float()
 
 
 def _wrong(check: str, expected: Tensors, observed: Tensors) -> dict[str, Any]:

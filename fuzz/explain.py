@@ -33,8 +33,8 @@ FILES = {
     "inputs.safetensors": "the operands under the definition's names, contiguous",
     "observed.safetensors": "output and lse as the kernel gave them",
     "expected.safetensors": "the golden output and lse in float64; *_error is how far a result may be from them before"
-    " it is rounded, *_low and *_high the interval that it has to lie in, *_ratio how far off it was over how far it"
-    " may be",
+    " it is rounded, *_low and *_high the interval that it has to lie in, *_ratio the error before rounding over"
+    " *_error",
     "workload.jsonl": "the same operands as a FlashInfer-Bench workload, with paths relative to this directory",
 }
 

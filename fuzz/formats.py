@@ -39,7 +39,7 @@ def observed_of(case: Case) -> dict[str, Wanted]:
 
 def expected_of(case: Case) -> dict[str, Wanted]:
     """expected.safetensors: the golden result, the error that is allowed before rounding, the interval that follows
-    from it, and observed over allowed error."""
+    from it, and the observed error before rounding over the allowed one."""
     output, lse = (rows_of(case), NUM_HEADS, CKV_DIM), (rows_of(case), NUM_HEADS)
     exact, stored, ratio = (torch.float64,), (getattr(torch, case.dtype),), (torch.float32,)
     return {

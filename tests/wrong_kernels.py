@@ -1,0 +1,64 @@
+"""Kernels that are wrong in simple ways, each for --kernel tests/wrong_kernels.py:NAME. They compute with the golden
+reference, so that they run in a moment."""
+
+import torch
+
+from kernel.contract import Inputs
+from reference import float64
+
+
+def right(**operands):
+    """Right on every case."""
+    inputs = Inputs(**operands)
+    output, lse = float64.attention(inputs)
+    return output.to(inputs.q_nope.dtype), lse.float()
+
+
+def long_context(**operands):
+    """Head 3 of the last row of a request that has more than 64 keys is half as large again."""
+    output, lse = right(**operands)
+    ends, keys = operands["qo_indptr"].long(), operands["kv_indptr"].long().diff()
+    for request in (keys > 64).nonzero()[:, 0].tolist():
+        if ends[request + 1] > ends[request]:
+            output[ends[request + 1] - 1, 3] *= 1.5
+    return output, lse
+
+
+def natural_lse(**operands):
+    """The LSE is in base e."""
+    output, lse = right(**operands)
+    return output, lse * 0.6931471805599453
+
+
+def raising(**operands):
+    """Raises where there are two requests."""
+    if operands["qo_indptr"].shape[0] > 2:
+        raise ValueError("one request only,\nplease")
+    return right(**operands)
+
+
+_calls = 0
+
+
+def moody(**operands):
+    """Wrong in every other call."""
+    global _calls
+    _calls += 1
+    output, lse = right(**operands)
+    if _calls % 2:
+        lse += 1
+    return output, lse
+
+
+def misshapen(**operands):
+    """The LSE has its heads first."""
+    output, lse = right(**operands)
+    return output, lse.T.contiguous()
+
+
+def unwritten(**operands):
+    """Leaves its last row as it was."""
+    output, lse = right(**operands)
+    partly = torch.empty_like(output)
+    partly[:-1] = output[:-1]
+    return partly, lse
