@@ -94,7 +94,7 @@ main()
 if __name__ == "__main__":
     import fuzz.watch
 
-    fuzz.watch.GRACE = fuzz.watch.LAST_GRACE = 1.0
+    fuzz.watch.GRACE = fuzz.watch.LAST_GRACE = float(os.environ.get("PRETENDED_GRACE", 8))
     fuzz.watch.HANG_SECONDS = float(os.environ.get("PRETENDED_PATIENCE", 300))
     if sys.argv[1] == "pytest":
         # workers load this module too, by name

@@ -141,18 +141,18 @@ def test_workers_that_the_kernel_kills_are_replaced_and_every_case_is_counted(tm
 
 def test_max_time_bounds_the_whole_run(tmp_path):
     started = time.monotonic()
-    ended = run(tmp_path, "run", "--kernel", "right:run", "--max-time", "10s", "-n", "2", PRETENDED_SECONDS="0.05")
+    ended = run(tmp_path, "run", "--kernel", "right:run", "--max-time", "15s", "-n", "2", PRETENDED_SECONDS="0.05")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert 6 < time.monotonic() - started < 10 + 5
+    assert 6 < time.monotonic() - started < 15 + 5
     said = summary(tmp_path)
     assert said["stopped"] == "time limit" and said["cases"] > 0 and said["unfinished"] == []
-    assert said["elapsed_s"] < 12
+    assert said["elapsed_s"] < 17
 
 
 def test_a_worker_that_hangs_is_killed_after_the_deadline_and_the_rest_is_kept(tmp_path):
     started = time.monotonic()
-    ended = run(tmp_path, "run", "--kernel", "hanging:run", "--max-time", "8s", "-n", "2")
-    assert time.monotonic() - started < 8 + 8
+    ended = run(tmp_path, "run", "--kernel", "hanging:run", "--max-time", "10s", "-n", "2", PRETENDED_GRACE="1")
+    assert time.monotonic() - started < 10 + 10
     assert ended.returncode == 0, ended.stdout + ended.stderr
     said = summary(tmp_path)
     assert said["cases"] > 0 and len(said["unfinished"]) == 2
@@ -171,7 +171,7 @@ def test_a_case_that_hangs_is_a_failure_and_its_worker_is_replaced(tmp_path):
 
 
 def test_a_hang_in_the_only_process_ends_too(tmp_path):
-    ended = run(tmp_path, "run", "--kernel", "hanging:run", "--max-time", "5s", "-n", "0")
+    ended = run(tmp_path, "run", "--kernel", "hanging:run", "--max-time", "5s", "-n", "0", PRETENDED_GRACE="1")
     assert ended.returncode == 0 and "hung after its time limit" in ended.stdout, ended.stdout + ended.stderr
     assert summary(tmp_path)["stopped"] == "time limit"
 
