@@ -159,6 +159,7 @@ def promises_needed(case: Case) -> frozenset[str]:
         "padding": case.padded_rows > 0 or case.spare_indices > 0,
         "strided": layout is not LAYOUTS["contiguous"],
         "int64-indices": torch.int64 in INDEX_DTYPES[case.index_dtype].dtypes,
+        "float16": case.dtype == "float16",
         # behind a shared page a key that its owner's rows all see may lie past the edge of another row
         "causal-contained": values.contained or (not values.finite and pages.shared),
         "hardened": pages.broken or not indptr.valid,

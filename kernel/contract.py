@@ -28,6 +28,7 @@ PROMISES = (
     "padding",
     "strided",
     "int64-indices",
+    "float16",
     "repeatable",
     "page-invariant",
     "batch-invariant",
