@@ -106,7 +106,9 @@ def _configure_controller(config: pytest.Config, values: dict[str, Any]) -> None
         if on_command_line:
             raise UsageError(f"{', '.join(on_command_line)}: none of the paths given leads to {SUITE.name}/")
         return
-    config.pluginmanager.register(Controller(config, options, device, fuzzing=bool(values)), "mla-fuzz-controller")
+    config.pluginmanager.register(
+        Controller(config, options, device, max(1, len(gpus)), fuzzing=bool(values)), "mla-fuzz-controller"
+    )
 
 
 def _reaches_suite(argument: str) -> bool:
@@ -143,7 +145,7 @@ def fuzz_worker(request: pytest.FixtureRequest) -> str:
 class Controller:
     """What the controlling process, or the only one, does for a run."""
 
-    def __init__(self, config: pytest.Config, options: Options, device: str, *, fuzzing: bool) -> None:
+    def __init__(self, config: pytest.Config, options: Options, device: str, gpus: int, *, fuzzing: bool) -> None:
         self._config = config
         self._fuzzing = fuzzing
         self._stack = contextlib.ExitStack()
@@ -156,6 +158,7 @@ class Controller:
             options = dataclasses.replace(options, max_time=DEFAULT_MAX_TIME)
         elif not fuzzing:
             options = dataclasses.replace(options, max_cases=SHORT_CASES)
+        workers = config.option.numprocesses or 1
         self._run = config.stash[_run] = Run(
             options=options,
             seed=_seed(options, fuzzing),
@@ -164,7 +167,8 @@ class Controller:
             started=_started,
             deadline=None if options.max_time is None else _started + options.max_time,
             patience=None if fuzzing else SHORT_SECONDS,
-            shards=config.option.numprocesses or 1,
+            shards=workers,
+            sharing=-(-workers // gpus),
         )
         outdir.save(self._run)
         if fuzzing and config.option.maxworkerrestart is None:

@@ -23,6 +23,7 @@ class Run:
     deadline  when the last one has to be gone, or None
     patience  seconds that one shard may take, or None; for the short fuzz within an ordinary test run
     shards    the number of test items, one for each worker
+    sharing   how many workers share a GPU, or the CPU
     """
 
     options: Options
@@ -33,6 +34,7 @@ class Run:
     deadline: float | None
     patience: float | None
     shards: int
+    sharing: int
 
     @property
     def journals(self) -> Path:

@@ -34,7 +34,7 @@ class Written:
     def __init__(self, directory: Path, *, kernel: str = "kernel:run", shard: Shard = WHOLE, began: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         options = Options(kernel=kernel, seed=3, shard=shard, out=directory)
-        self.run = Run(options, 3, "cpu", directory, time.monotonic(), None, None, 1)
+        self.run = Run(options, 3, "cpu", directory, time.monotonic(), None, None, 1, 1)
         self.run.journals.mkdir()
         outdir.save(self.run, began or "20260102-030405")
         self.journal = Journal(self.run.journals, "gw0")

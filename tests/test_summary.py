@@ -26,6 +26,7 @@ def run(tmp_path) -> Run:
         deadline=None,
         patience=None,
         shards=1,
+        sharing=1,
     )
 
 

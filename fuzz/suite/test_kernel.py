@@ -13,8 +13,9 @@ from fuzz.describe import describe, device_name, versions
 from fuzz.evidence import Rig, write_evidence
 from fuzz.journal import Event
 from fuzz.options import UsageError
+from fuzz.room import Room
 from fuzz.run import Run
-from fuzz.strata.strategy import CPU, GPU, Budget, cases
+from fuzz.strata.strategy import Budget, cases
 from fuzz.target import load
 from fuzz.worker import Worker
 from kernel.contract import CONTRACTS, PROMISES
@@ -23,9 +24,10 @@ from kernel.contract import CONTRACTS, PROMISES
 def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     worker = Worker(fuzz_run, fuzz_worker)
     options = fuzz_run.options
+    room = Room(fuzz_run.device, fuzz_run.sharing, fuzz_run.journals)
     try:
         contract = promises(options.contract_name, options.without)
-        strategy = drawn(contract, options.strata, GPU if fuzz_run.device == "cuda" else CPU)
+        strategy = drawn(contract, options.strata, room.budget)
         target = load(options.kernel)
     except UsageError as error:
         worker.refuse(error)
@@ -36,11 +38,12 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     worker.tell(device=device_name(fuzz_run.device), versions=versions())
 
     def verdict(case: Case, also: frozenset[str]) -> Verdict:
-        return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
+        with room.taken(case):
+            return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
 
     def keep(case: Event, check: str, place: Path) -> Verdict:
         again, observed = rig.judge(Case.from_json(case), check)
-        write_evidence(place, Case.from_json(case), check, again, observed, device=fuzz_run.device)
+        write_evidence(place, again.case, check, again, observed, device=fuzz_run.device, profile=target.profile)
         return again
 
     worker.work(strategy, describe, verdict, keep)
