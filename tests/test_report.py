@@ -220,8 +220,9 @@ def test_the_picture_of_a_failure_shows_which_rows_heads_and_columns_are_wrong(t
     observed[1, 5, 256:] += 1
     observed[2, 7, 0] = torch.nan
     dump(tmp_path, "output", golden, observed, 1e-2)
-    by_head, by_column = (pixels_of(picture.uri) for picture in pictures(tmp_path, "output"))
-    assert by_head.shape[:2] == (3, 16) and by_column.shape[:2] == (3, 128)
+    of_row, by_head, by_column = (pixels_of(picture.uri) for picture in pictures(tmp_path, "output"))
+    assert (of_row.shape[:2], by_head.shape[:2], by_column.shape[:2]) == ((16, 128), (3, 16), (3, 128))
+    assert of_row[7, 0].tolist() == [150, 70, 190, 255]  # of the row with the NaN
     red = (by_head[..., 0] > 200) & (by_head[..., 3] > 150)
     assert red.nonzero()[0].tolist() == [1] and red.nonzero()[1].tolist() == [5]
     assert by_head[2, 7].tolist() == [150, 70, 190, 255]
@@ -255,5 +256,5 @@ def test_a_picture_stands_in_the_page(tmp_path):
     dump(dump_of(tmp_path / "run", "output"), "output", golden, golden.bfloat16() + 1, 1e-3)
     write_again(tmp_path / "run")
     images = [attributes for tag, attributes in Page(report(tmp_path / "run")).tags if tag == "img"]
-    assert len(images) == 2
+    assert len(images) == 3
     assert all(image["src"].startswith("data:image/png;base64,") for image in images)

@@ -106,8 +106,8 @@ def test_all_text_has_contrast(page):
 
 
 def test_pictures_and_charts_have_their_size_and_their_words(page):
-    assert page.locator(".pictures img").count() == 2
-    for i in range(2):
+    assert page.locator(".pictures img").count() == 3
+    for i in range(3):
         image = page.locator(".pictures img").nth(i)
         assert image.evaluate("one => one.complete && one.naturalWidth > 0")
         assert image.bounding_box()["height"] > 60

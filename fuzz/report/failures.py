@@ -22,6 +22,7 @@ _RUNS_SHOWN = 8
 class Failure:
     """One bucket.
 
+    traits  the strata that it needs, as far as is known
     status  new, known, or nothing where there is no earlier run to compare with
     record  its case.json
     worst   (name, value) of what is known of the worst element
@@ -31,7 +32,7 @@ class Failure:
     bucket: str
     check: str
     demand: str
-    stratum: str
+    traits: str
     cases: int
     status: str
     record: Mapping[str, Any]
@@ -51,7 +52,8 @@ def failure(run: Run, entry: Mapping[str, Any], known: Set[str] | None) -> Failu
         bucket=entry["bucket"],
         check=entry["check"],
         demand=DEMANDS.get(entry["check"], ""),
-        stratum=entry["stratum"].replace("+", " + "),
+        traits=("seen with " if entry["bucket"].endswith("+unshrunk") else "needs ")
+        + entry["stratum"].replace("+", " + "),
         cases=entry["cases"],
         status="" if known is None else "known" if entry["bucket"] in known else "new",
         record=record,

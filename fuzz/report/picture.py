@@ -15,7 +15,8 @@ from safetensors import SafetensorError, deserialize
 
 # A picture has at most this many cells each way; a cell shows the worst of its elements.
 _CELLS = 128
-_HEIGHT, _WIDTH = 200, 384  # in pixels, about
+_HEIGHT, _WIDTH = 192, 384  # in pixels, about
+_TALLEST = 16  # pixels of a cell
 _LARGEST_FILE = 1 << 27
 _JUST_OUTSIDE = 1 + 1e-9
 
@@ -43,13 +44,20 @@ def pictures(dump: Path, result: str) -> list[Picture]:
     if ratio is None or ratio.size == 0 or not (ratio > 1).any():
         return []
     wrong = f"{int((ratio > 1).sum()):,} of {ratio.size:,} elements of {result} are outside the bound"
-    rows = f"{result}: rows 0 to {ratio.shape[0] - 1} downwards"
-    heads = ratio.max(axis=tuple(range(2, ratio.ndim)))
-    drawn = [_picture(heads, f"{rows}, heads 0 to {heads.shape[1] - 1} across", wrong)]
-    if ratio.ndim == 3:
-        columns = ratio.max(axis=1)
-        drawn.append(_picture(columns, f"{rows}, columns 0 to {columns.shape[1] - 1} across", wrong))
+    rows, heads = (_span(name, size) for name, size in zip(("row", "head"), ratio.shape, strict=False))
+    if ratio.ndim == 2:
+        return [_picture(ratio, f"{result}: {rows} downwards, {heads} across", wrong)]
+    columns = _span("column", ratio.shape[2])
+    worst = int(ratio.max(axis=(1, 2)).argmax())
+    drawn = [_picture(ratio[worst], f"{result}, row {worst}: {heads} downwards, {columns} across", wrong)]
+    if ratio.shape[0] > 1:
+        drawn.append(_picture(ratio.max(axis=2), f"{result}: {rows} downwards, {heads} across", wrong))
+        drawn.append(_picture(ratio.max(axis=1), f"{result}: {rows} downwards, {columns} across", wrong))
     return drawn
+
+
+def _span(name: str, size: int) -> str:
+    return f"{name} 0" if size == 1 else f"{name}s 0 to {size - 1}"
 
 
 def _ratio(dump: Path, result: str) -> NDArray[np.float64] | None:
@@ -93,8 +101,8 @@ def _picture(ratio: NDArray[np.float64], caption: str, wrong: str) -> Picture:
     row, column = np.unravel_index(ratio.argmax(), ratio.shape)
     cells = _coarse(_coarse(ratio).T).T
     rows, columns = cells.shape
-    width = columns * max(1, min(14, _WIDTH // columns))
-    height = rows * max(1, min(14, _HEIGHT // rows))
+    width = columns * max(1, min(_TALLEST, _WIDTH // columns))
+    height = rows * max(1, min(_TALLEST, _HEIGHT // rows))
     uri = "data:image/png;base64," + base64.b64encode(_png(_colours(cells))).decode()
     return Picture(uri, width, height, caption, f"{caption}. {wrong}, the worst at ({row}, {column}).")
 
