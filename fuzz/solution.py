@@ -115,7 +115,7 @@ def _field(value: Any, what: str, name: str, kind: type) -> Any:
     if not isinstance(value, dict) or name not in value:
         raise ValueError(f"{what} without {name}")
     if not isinstance(value[name], kind) or not value[name]:
-        names = {dict: "an object", list: "a list that is not empty", str: "a text that is not empty"}
+        names: dict[type, str] = {dict: "an object", list: "a list that is not empty", str: "a text that is not empty"}
         raise ValueError(f"{name} of {what} must be {names[kind]}")
     return value[name]
 

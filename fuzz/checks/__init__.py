@@ -13,6 +13,7 @@ import torch
 from fuzz.build import build
 from fuzz.case import Case, promises_needed
 from fuzz.checks.finding import Finding, Verdict
+from fuzz.checks.hints import hinted
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.memory import Snapshot, check_bounds, check_written
 from fuzz.checks.numeric import check_form, check_numbers
@@ -73,7 +74,7 @@ def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[
     if not owns_rows(inputs):
         return
     if "lse" in contract and results.lse is None:
-        verdict.add("lse", Finding("lse", "the kernel gave none; a contract without the promise lse asks for none"))
+        verdict.add("lse", Finding("lse", "the kernel gave none; --without lse leaves that promise out"))
     malformed = check_form(inputs, results)
     for finding in malformed:
         verdict.add(finding.check, finding)
@@ -83,6 +84,7 @@ def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[
     verdict.add("written", unwritten)
     if unwritten is None:
         check_numbers(verdict, inputs, results, profile=target.profile)
+    verdict.findings = [hinted(finding, inputs, results, target.profile) for finding in verdict.findings]
     trial = Trial(verdict.case, target, inputs, results, frozenset(contract))
     for name in _drawn(verdict.case, contract) | also:
         again = INVARIANCES[name].check(trial)

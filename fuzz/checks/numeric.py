@@ -5,8 +5,6 @@ which every result of a correct kernel does, and where the bound is void, when i
 largest value that an average of the visible keys can have.
 """
 
-from dataclasses import replace
-
 import torch
 
 from fuzz.case import Case, is_bell_shaped
@@ -48,8 +46,7 @@ def expected_of(case: Case | None, inputs: Inputs, profile: Profile = DEFAULT_PR
     """
     if case is None or not is_bell_shaped(case):
         return bounds.expected(inputs, profile)
-    both = bounds.expected(inputs, profile, lam=LAMBDA)
-    return replace(both, output_error=both.output_error_lambda, lse_error=both.lse_error_lambda)
+    return bounds.expected(inputs, profile, lam=LAMBDA).in_lambda_form()
 
 
 def check_numbers(
