@@ -7,21 +7,10 @@ from collections.abc import Iterable, Sequence
 from fuzz.rules.comparison import Rule
 from fuzz.rules.table import ALL_RULES, Judgement, score
 
-BEGIN, END = "<!-- python -m fuzz.rules begins -->", "<!-- python -m fuzz.rules ends -->"
-
 
 def render(judgements: Sequence[Judgement]) -> str:
     """Markdown: a line for each rule, then a line for each fault."""
     return f"{_by_rule(judgements)}\n\n{_false_alarms(judgements)}\n\n{_by_fault(judgements)}\n"
-
-
-def replaced(document: str, tables: str) -> str:
-    """The document with `tables` between its two marks. Raises ValueError if they are not there."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
 
 
 def _by_rule(judgements: Sequence[Judgement]) -> str:

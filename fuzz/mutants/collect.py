@@ -1,0 +1,72 @@
+"""Which mutants there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import blake2b
+
+from fuzz.mutants.catalogue import CATALOGUE
+from fuzz.mutants.edit import Sources, StaleEdit, apply
+from fuzz.mutants.equivalent import EQUIVALENT
+from fuzz.mutants.generated import generate
+from fuzz.mutants.judges import JUDGES
+from fuzz.mutants.mutant import GENERATED, JUDGE, NAMED, Mutant, Planted
+from fuzz.mutants.package import kernel_sources
+from fuzz.mutants.selftest import repository_sources
+from fuzz.options import UsageError
+
+
+def collect(groups: Collection[str], only: Collection[str] = (), sample: int | None = None) -> list[Planted]:
+    """The mutants of some groups: those named in `only`, else `sample` of each group, else all. Always the same sample.
+
+    Raises StaleEdit if one does not fit its source any more, UsageError for a name that there is not.
+    """
+    found: list[Planted] = []
+    for group in groups:
+        mutants = list(_PLANT[group]())
+        found += mutants if sample is None else sorted(mutants, key=_rank)[:sample]
+    if only:
+        names = {planted.name for planted in found}
+        for name in only:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                raise UsageError(f"--only: no mutant {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        found = [planted for planted in found if planted.name in only]
+    return found
+
+
+def _named() -> Iterator[Planted]:
+    return _planted(NAMED, CATALOGUE, kernel_sources())
+
+
+def _judges() -> Iterator[Planted]:
+    return _planted(JUDGE, JUDGES, repository_sources())
+
+
+def _generated() -> Iterator[Planted]:
+    sources = kernel_sources()
+    mutants = {mutant.name: mutant for mutant in generate(sources)}
+    for name in EQUIVALENT:
+        if name not in mutants:
+            raise StaleEdit(f"fuzz/mutants/equivalent.py: the kernel has no mutant {name!r} any more")
+    for name, mutant in mutants.items():
+        yield Planted(name, GENERATED, mutant.apply(sources), bug=mutant.kind, equivalent=EQUIVALENT.get(name, ""))
+
+
+def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterator[Planted]:
+    for mutant in mutants:
+        try:
+            changed = apply(mutant.edits, sources)
+        except StaleEdit as error:
+            raise StaleEdit(f"mutant {mutant.name!r}: {error}") from None
+        yield Planted(
+            mutant.name, group, changed, mutant.fault, mutant.bug, mutant.where, mutant.equivalent, mutant.tests
+        )
+
+
+_PLANT = {NAMED: _named, GENERATED: _generated, JUDGE: _judges}
+
+
+def _rank(planted: Planted) -> bytes:
+    return blake2b(planted.name.encode(), digest_size=8).digest()

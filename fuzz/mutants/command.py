@@ -1,0 +1,84 @@
+"""`python -m fuzz mutants`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fuzz.document import put
+from fuzz.machine import auto_workers, choose_device, prepare_worker, visible_gpus
+from fuzz.mutants.mutant import GROUPS, JUDGE, NAMED
+from fuzz.options import UsageError, duration, names, positive, seed
+
+COMMAND = "python -m fuzz mutants"
+OUT = Path("mutant-results")
+GROUPS_HELP = "of named, generated and judge (named,judge)"
+DESCRIPTION = """\
+Plant faults, one at a time, and see whether they are noticed: named and generated ones in our kernel by the fuzzer,
+those in the reference and the judge by our own tests."""
+EPILOG = """\
+Exit status: 0 all that should die were killed, 1 one survived, 2 one could not be tried: its edit does not fit the
+source any more, the time was up, or the judge failed."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `mutants` to the commands of `python -m fuzz`."""
+    parser = commands.add_parser(
+        "mutants", help="score the suite on planted faults", description=DESCRIPTION, epilog=EPILOG
+    )
+    add = parser.add_argument
+    add("--only", metavar="NAME,...", type=names, default=(), help="these mutants")
+    add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, JUDGE), help=GROUPS_HELP)
+    add("--sample", metavar="N", type=positive, help="N of each group, always the same ones")
+    add("--max-cases", metavar="N", type=positive, default=300, help="cases for a mutant (300)")
+    add("--max-time", metavar="TIME", type=duration, help="begin no mutant after that: 90s, 10m, 2h")
+    add("--seed", metavar="N", type=seed, default=0, help="of the cases (0)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("-n", dest="workers", metavar="N", default="auto", help="processes: a number, or auto")
+    add("--write", metavar="FILE", type=Path, help="also put the tables into this document: docs/mutants.md")
+    add("--out", metavar="DIR", type=Path, default=OUT, help=f"for mutants.json and mutants.md ({OUT})")
+    parser.set_defaults(command=run)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run the mutants that were asked for; returns the exit status."""
+    gpus = visible_gpus()
+    device = choose_device(parsed.device, gpus)
+    workers = auto_workers(device, gpus) if parsed.workers == "auto" else int(parsed.workers)
+    prepare_worker(device, gpus, 0, os.environ)
+    # After the environment is set: these import torch and Triton.
+    from fuzz.mutants.collect import collect
+    from fuzz.mutants.edit import StaleEdit
+    from fuzz.mutants.report import Report, line
+    from fuzz.mutants.runner import draw_cases, run_all
+    from fuzz.mutants.trial import Budget
+
+    began = time.monotonic()
+    try:
+        mutants = collect(parsed.groups if not parsed.only else GROUPS, parsed.only, parsed.sample)
+    except StaleEdit as error:
+        raise UsageError(str(error)) from error
+    needs_cases = any(planted.group != JUDGE for planted in mutants)
+    cases = draw_cases(parsed.seed, parsed.max_cases, device) if needs_cases else []
+    deadline = began + parsed.max_time if parsed.max_time else float("inf")
+    report = Report(device, parsed.seed, len(cases))
+    for outcome in run_all(mutants, cases, device, Budget.of(device), workers, deadline):
+        report.outcomes.append(outcome)
+        print(line(outcome), flush=True)
+    elapsed = time.monotonic() - began
+    report.write(parsed.out, elapsed)
+    if parsed.write is not None:
+        put(parsed.write, COMMAND, report.markdown(elapsed))
+    print(report.summary(), file=sys.stderr)
+    return report.exit_status
+
+
+def _groups(text: str) -> tuple[str, ...]:
+    for name in names(text):
+        if name not in GROUPS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(GROUPS)}")
+    return names(text)

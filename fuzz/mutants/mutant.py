@@ -1,0 +1,50 @@
+"""A mutant: a fault, planted by edits of the source, and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuzz.mutants.edit import Edit, Sources
+
+ANYWHERE, GPU = "anywhere", "gpu"
+# The lists that mutants come from, and what finds them: the fuzzer, the fuzzer, our own tests.
+NAMED, GENERATED, JUDGE = "named", "generated", "judge"
+GROUPS = (NAMED, GENERATED, JUDGE)
+# Events in the journal of a mutant's process; all but the first and the third are how it ends.
+CASE, KILLED, SHRUNK, SURVIVED, BROKEN = "case", "killed", "shrunk", "survived", "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A named fault.
+
+    name         unique
+    edits        of the kernel's source, or of the reference's and the judge's
+    fault        classes of fuzz.strata.faults.FAULTS
+    bug          the public report that shows it, or what it is otherwise
+    where        ANYWHERE, or GPU for what Triton's interpreter cannot show
+    equivalent   why nothing can tell it from the original, or ""
+    tests        of a fault in the reference or the judge: the test files that must fail
+    """
+
+    name: str
+    edits: tuple[Edit, ...]
+    fault: str = ""
+    bug: str = ""
+    where: str = ANYWHERE
+    equivalent: str = ""
+    tests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A mutant of any group, ready to run: `changed` holds the modules that differ from the original."""
+
+    name: str
+    group: str
+    changed: Sources
+    fault: str = ""
+    bug: str = ""
+    where: str = ANYWHERE
+    equivalent: str = ""
+    tests: tuple[str, ...] = ()

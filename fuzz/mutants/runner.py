@@ -1,0 +1,150 @@
+"""All mutants, a few at a time, each in a child process that is killed when it hangs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuzz.case import Case
+from fuzz.describe import traits_of
+from fuzz.journal import Journal, read
+from fuzz.mutants.mutant import BROKEN, CASE, GPU, JUDGE, KILLED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.selftest import SECONDS, run_tests
+from fuzz.mutants.trial import CONTRACT, Budget, attack
+from fuzz.strata import strategy
+from fuzz.units import CASES, explore, seed_of
+
+EQUIVALENT, ELSEWHERE, LEFT = "equivalent", "needs a GPU", "not run"
+# Forked, not spawned: importing torch and Triton takes as long as killing a mutant. No process before the fork may have
+# touched CUDA; importing the kernel counts devices through NVML, which does not.
+_FORK = multiprocessing.get_context("fork")
+_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a mutant.
+
+    state    KILLED, SURVIVED, EQUIVALENT, ELSEWHERE, LEFT, or BROKEN where the judge itself failed
+    checks   that failed in the case that killed it; "alive" where its process died or hung; or the file of the test
+    traits   strata of that case that set it apart from the simplest one
+    cases    how many it took, that one included
+    seconds  from the start of its process, which takes no import
+    case     the one that killed it; `shrunk` the smallest found after that, or None
+    """
+
+    planted: Planted
+    state: str
+    checks: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
+    cases: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    case: dict[str, Any] | None = None
+    shrunk: dict[str, Any] | None = None
+
+
+def draw_cases(seed: int, count: int, device: str) -> list[Case]:
+    """The first `count` different cases that a fuzz run with this seed draws where nothing guides it."""
+    drawn: dict[Case, None] = {}
+    source = strategy.cases(CONTRACT, budget=strategy.GPU if device == "cuda" else strategy.CPU)
+    for unit in range(2 * count // CASES + 1):
+        explore(source, seed_of(seed, unit), CASES, lambda case: drawn.setdefault(case), shrink=False)
+        if len(drawn) >= count:
+            break
+    return list(drawn)[:count]
+
+
+def run_all(
+    mutants: Iterable[Planted], cases: Sequence[Case], device: str, budget: Budget, workers: int, deadline: float
+) -> Iterator[Outcome]:
+    """The outcome of each mutant, as they end. `deadline` is of time.monotonic: after it, none is begun."""
+    waiting = list(mutants)
+    running: list[_Child] = []
+    with tempfile.TemporaryDirectory() as directory:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                planted = waiting.pop(0)
+                state = _not_to_run(planted, device, deadline)
+                if state is not None:
+                    yield Outcome(planted, state, message=planted.equivalent)
+                    continue
+                path = Path(directory) / f"{len(waiting)}.jsonl"
+                if planted.group == JUDGE:
+                    running.append(_Child(planted, path, 2 * SECONDS, (run_tests, planted.changed, planted.tests)))
+                else:
+                    patience = budget.case_seconds + budget.shrink_seconds
+                    running.append(_Child(planted, path, patience, (attack, planted.changed, cases, device, budget)))
+            for child in [child for child in running if child.ended()]:
+                running.remove(child)
+                yield child.outcome()
+            time.sleep(_POLL)
+
+
+def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
+    if planted.equivalent:
+        return EQUIVALENT
+    if planted.where == GPU and device != "cuda":
+        return ELSEWHERE
+    return LEFT if time.monotonic() > deadline else None
+
+
+@dataclass
+class _Child:
+    """The process of a mutant. `patience` is how many seconds may pass without a new line in its journal."""
+
+    planted: Planted
+    journal: Path
+    patience: float
+    work: tuple[Any, ...]
+    hung: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.process = _FORK.Process(target=_quietly, args=(self.journal, *self.work))
+        self.process.start()
+
+    def ended(self) -> bool:
+        """Whether the process is gone; ends it when it hangs."""
+        if not self.process.is_alive():
+            return True
+        if not self.journal.exists() or time.time() - self.journal.stat().st_mtime < self.patience:
+            return False
+        self.hung = True
+        self.process.kill()
+        return True
+
+    def outcome(self) -> Outcome:
+        self.process.join()
+        events = [event for event, _ in read(self.journal)] if self.journal.exists() else []
+        cases = [event for event in events if event["event"] == CASE]
+        ended = {event["event"]: event for event in events if event["event"] != CASE}
+        number, case = (cases[-1]["number"], cases[-1]["case"]) if cases else (0, None)
+        if killed := ended.get(KILLED):
+            smallest = ended[SHRUNK]["case"] if SHRUNK in ended else None
+            seconds, checks, traits = round(killed["seconds"], 2), tuple(killed["checks"]), tuple(killed["traits"])
+            return Outcome(self.planted, KILLED, checks, traits, number, seconds, killed["message"], case, smallest)
+        if SURVIVED in ended:
+            return Outcome(self.planted, SURVIVED, cases=number, seconds=round(ended[SURVIVED]["seconds"], 2))
+        seconds, code = round(time.monotonic() - self.started, 2), self.process.exitcode or 0
+        if self.hung or code < 0:
+            how = "it hung" if self.hung else f"its process died of {signal.Signals(-code).name}"
+            traits = tuple(sorted(traits_of(Case.from_json(case)))) if case else ()
+            return Outcome(self.planted, KILLED, ("alive",), traits, number, seconds, f"alive: {how}", case)
+        message = ended[BROKEN]["message"] if BROKEN in ended else f"its process ended with status {code}"
+        return Outcome(self.planted, BROKEN, (), (), number, seconds, message, case)
+
+
+def _quietly(path: Path, work: Callable[..., None], *arguments: Any) -> None:
+    """A mutant's process prints nothing: what it has to say is in its journal."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    work(*arguments, Journal(path.parent, path.stem))

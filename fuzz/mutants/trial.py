@@ -1,0 +1,88 @@
+"""One mutant against the fuzzer: case after case until a check fails. Runs in a process of its own.
+
+The process may hang, or die of what the mutant does to its memory: so it keeps a journal.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fuzz.case import Case
+from fuzz.checks import judge
+from fuzz.checks.invariance import INVARIANCES
+from fuzz.describe import traits_of
+from fuzz.journal import Journal
+from fuzz.minimize import Search
+from fuzz.mutants.edit import Sources
+from fuzz.mutants.mutant import BROKEN, CASE, KILLED, SHRUNK, SURVIVED
+from fuzz.mutants.package import load_mutant
+from fuzz.options import UsageError
+from fuzz.target import Target
+from kernel.contract import CONTRACTS
+
+CONTRACT = CONTRACTS["hardened"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one mutant may cost, in seconds: all cases, one case, the search for a smaller one."""
+
+    seconds: float
+    case_seconds: float
+    shrink_seconds: float
+
+    @classmethod
+    def of(cls, device: str) -> Budget:
+        """On a GPU the first case of each variant waits for the compiler."""
+        return cls(300, 120, 20) if device == "cuda" else cls(180, 60, 10)
+
+
+def attack(changed: Sources, cases: Sequence[Case], device: str, budget: Budget, journal: Journal) -> None:
+    """Judge a mutant on `cases`, in order, until one fails."""
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            target = load_mutant(changed, Path(directory))
+        except UsageError as error:
+            journal.write(KILLED, seconds=0.0, checks=["alive"], traits=[], message=f"alive: {error}")
+            return
+        for number, case in enumerate(cases, 1):
+            if time.monotonic() - start > budget.seconds:
+                break
+            journal.write(CASE, number=number, case=case.to_json())
+            try:
+                verdict = judge(case, target, device=device, contract=CONTRACT)
+            except Exception:
+                # What a kernel raises is a finding. This is the judge's own, and no kill.
+                journal.write(BROKEN, message=traceback.format_exc())
+                return
+            if verdict.failed:
+                checks = sorted({finding.check for finding in verdict.findings})
+                traits, message = sorted(traits_of(case)), str(verdict.findings[0])
+                journal.write(KILLED, seconds=time.monotonic() - start, checks=checks, traits=traits, message=message)
+                smallest = shrunk(case, checks[0], target, device, budget.shrink_seconds)
+                journal.write(SHRUNK, case=smallest.to_json())
+                return
+        journal.write(SURVIVED, seconds=time.monotonic() - start)
+
+
+def shrunk(case: Case, check: str, target: Target, device: str, seconds: float) -> Case:
+    """The smallest case that fails the same check, as far as the time goes."""
+    also = {check} & INVARIANCES.keys()
+
+    def fails(smaller: Case) -> bool:
+        findings = judge(smaller, target, device=device, contract=CONTRACT, also=also).findings
+        return check in {finding.check for finding in findings}
+
+    search = Search(case, CONTRACT, fails, seconds)
+    for _ in search.improvements():
+        pass
+    return search.best

@@ -1,0 +1,222 @@
+"""Planting faults: edits fit or fail loudly, and a mutant is killed, survives, hangs or dies as it should be said."""
+
+import ast
+import json
+import math
+import time
+
+import pytest
+
+from fuzz.case import Case
+from fuzz.mutants import collect as collecting
+from fuzz.mutants.catalogue import CATALOGUE
+from fuzz.mutants.collect import collect
+from fuzz.mutants.edit import Edit, StaleEdit, apply
+from fuzz.mutants.equivalent import EQUIVALENT
+from fuzz.mutants.generated import generate
+from fuzz.mutants.judges import JUDGES
+from fuzz.mutants.mutant import BROKEN, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
+from fuzz.mutants.package import kernel_sources
+from fuzz.mutants.report import Report
+from fuzz.mutants.runner import ELSEWHERE, LEFT, Outcome, draw_cases, run_all
+from fuzz.mutants.runner import EQUIVALENT as STATED_EQUIVALENT
+from fuzz.mutants.selftest import ROOT
+from fuzz.mutants.trial import Budget
+from fuzz.options import UsageError
+from fuzz.strata.faults import FAULTS
+
+SOURCES = {
+    "one.py": "def f(a, b):\n    x = a + b  # sum\n    if x > 0:\n        return x\n    return -x\n",
+    "two.py": "class C:\n    def g(self):\n        return 1 + 2\n\ndef h():\n    return (1 +\n    2) * (1 + 2)\n",
+}
+
+
+def edited(*edits: Edit) -> dict[str, str]:
+    return apply(edits, SOURCES)
+
+
+def test_an_edit_finds_its_place_by_meaning():
+    assert "return x >= 0" not in SOURCES["one.py"]
+    assert "if x >= 0:" in edited(Edit("f", "x>0", "x >= 0"))["one.py"]
+    assert edited(Edit("C.g", "1 + 2", "3"))["two.py"].count("1 + 2") == 2
+    assert "return 3 * 3" in edited(Edit("h", "1+2", "3", count=2))["two.py"]
+
+
+def test_an_edit_replaces_statements_in_any_block():
+    changed = edited(Edit("f", "return x", "x = 2 * x\nreturn x"), Edit("f", "x = a + b", "x = a"))
+    namespace: dict = {}
+    exec(changed["one.py"], namespace)
+    assert namespace["f"](2, 5) == 4 and namespace["f"](-2, 5) == 2
+    assert "if x > 0:\n        pass" in edited(Edit("f", "return x", ""))["one.py"]
+
+
+def test_an_edit_may_put_in_what_it_replaces():
+    assert "return -(-x)" in edited(Edit("f", "return -x", "return --x"))["one.py"].replace("--x", "-(-x)")
+    assert "x = a + b\n    x = a + b" in edited(Edit("f", "x = a + b", "x = a + b\nx = a + b"))["one.py"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (Edit("f", "x < 0", "x <= 0"), "stands there 0 times, not 1"),
+        (Edit("h", "1 + 2", "3"), "stands there 2 times, not 1"),
+        (Edit("g", "1 + 2", "3"), "g is defined in 0 modules, not one"),
+        (Edit("one.py:h", "1 + 2", "3"), "defined in 0 modules"),
+    ],
+)
+def test_an_edit_that_does_not_fit_fails_loudly(edit, message):
+    with pytest.raises(StaleEdit, match=message):
+        edited(edit)
+
+
+def test_every_named_mutant_fits_its_source_and_every_equivalent_one_exists():
+    """Fails when the kernel, the reference or the judge has changed: see to the mutant that the message names."""
+    planted = collect((NAMED, JUDGE, GENERATED))
+    assert len({one.name for one in planted}) == len(planted)
+    assert all(one.changed for one in planted)
+
+
+def test_the_catalogue_is_large_and_says_where_its_faults_come_from():
+    assert len([mutant for mutant in CATALOGUE if not mutant.equivalent]) >= 60
+    assert len(JUDGES) >= 30
+    for mutant in CATALOGUE:
+        assert mutant.bug
+        assert set(mutant.fault.split(", ")) <= set(FAULTS), mutant.name
+    assert all(mutant.tests and all((ROOT / test).is_file() for test in mutant.tests) for mutant in JUDGES)
+
+
+def test_every_fault_class_that_this_kernel_can_have_has_a_mutant():
+    planted = {fault for mutant in CATALOGUE for fault in mutant.fault.split(", ")}
+    # F25: no program of this kernel reads what another one of the same launch writes.
+    assert set(FAULTS) - planted <= {"F25"}
+
+
+def test_generated_mutants_change_one_place_each_and_have_names_that_last():
+    sources = kernel_sources()
+    mutants = list(generate(sources))
+    assert len(mutants) > 200
+    assert {mutant.kind for mutant in mutants} == {"comparison", "constant", "mask", "cast", "index"}
+    assert len({mutant.name for mutant in mutants}) == len(mutants)
+    for mutant in mutants[::40]:
+        ((path, text),) = mutant.apply(sources).items()
+        original = ast.unparse(ast.parse(sources[path]))
+        assert (
+            len([1 for one, other in zip(text.splitlines(), original.splitlines(), strict=True) if one != other]) == 1
+        )
+    assert [mutant.name for mutant in mutants] == [mutant.name for mutant in generate(sources)]
+
+
+def test_a_sample_is_always_the_same_and_names_are_checked():
+    assert [one.name for one in collect((NAMED,), sample=5)] == [one.name for one in collect((NAMED,), sample=5)]
+    name = CATALOGUE[0].name
+    assert [one.name for one in collect((NAMED,), (name,))] == [name]
+    with pytest.raises(UsageError, match=f"did you mean '{name}'"):
+        collect((NAMED,), (name + "s",))
+
+
+def test_a_stale_equivalent_is_reported(monkeypatch):
+    monkeypatch.setitem(EQUIVALENT, "attend: gone -> away", "no reason")
+    with pytest.raises(StaleEdit, match="no mutant 'attend: gone -> away' any more"):
+        collect((GENERATED,))
+
+
+def test_a_stale_mutant_is_named(monkeypatch):
+    monkeypatch.setattr(collecting, "CATALOGUE", (Mutant("the name", (Edit("attend", "gone()", "away()"),)),))
+    with pytest.raises(StaleEdit, match=r"mutant 'the name': attend\.py, attend"):
+        collect((NAMED,))
+
+
+CASES = [Case(((1, 1, 1),)), Case(((1, 1, 2), (1, 1, 3)))]
+# Kernels in place of ours: no Triton, so that a whole run takes a second.
+KERNEL = """
+import math, os, time, torch
+def run(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, *, output, lse):
+    {body}
+"""
+BODIES = {
+    "right": "from reference.float64 import attention; from kernel import Inputs\n"
+    "    o, l = attention(Inputs(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale))\n"
+    "    output.copy_(o); lse.copy_(l)",
+    "raises": "raise RuntimeError('no')",
+    "dies": "os.kill(os.getpid(), 9)",
+    "hangs": "time.sleep(1000)",
+}
+
+
+def outcomes(planted: list[Planted], **options) -> dict[str, Outcome]:
+    settings = {
+        "cases": CASES, "device": "cpu", "budget": Budget(20, 3, 2), "workers": 2, "deadline": math.inf,
+    } | options  # fmt: skip
+    return {outcome.planted.name: outcome for outcome in run_all(planted, **settings)}
+
+
+def pretended(name: str) -> Planted:
+    return Planted(name, NAMED, {"__init__.py": KERNEL.format(body=BODIES[name])})
+
+
+def test_a_mutant_is_killed_survives_hangs_or_dies():
+    found = outcomes([pretended(name) for name in BODIES])
+    assert found["right"].state == SURVIVED and found["right"].cases == 2
+    assert (found["raises"].state, found["raises"].checks) == (KILLED, ("alive",))
+    assert "RuntimeError: no" in found["raises"].message and found["raises"].shrunk == CASES[0].to_json()
+    assert (found["dies"].state, found["dies"].message) == (KILLED, "alive: its process died of SIGKILL")
+    assert found["dies"].case == CASES[0].to_json()
+    assert (found["hangs"].state, found["hangs"].message) == (KILLED, "alive: it hung")
+
+
+def test_a_module_that_cannot_be_imported_is_killed_and_a_failing_judge_is_not_a_kill(monkeypatch):
+    assert outcomes([Planted("x", NAMED, {"__init__.py": "import nothing_of_that_name"})])["x"].checks == ("alive",)
+
+    def broken(*arguments, **options):
+        raise RuntimeError("the judge is broken")
+
+    monkeypatch.setattr("fuzz.mutants.trial.judge", broken)
+    found = outcomes([pretended("right")])["right"]
+    assert found.state == BROKEN and "the judge is broken" in found.message
+
+
+def test_mutants_that_are_not_run_say_why():
+    changed = {"__init__.py": ""}
+    found = outcomes(
+        [
+            Planted("gpu", NAMED, changed, where=GPU),
+            Planted("same", NAMED, changed, equivalent="the reason"),
+            Planted("late", NAMED, changed),
+        ],
+        deadline=time.monotonic() - 1,
+    )
+    assert {name: outcome.state for name, outcome in found.items()} == {
+        "gpu": ELSEWHERE,
+        "same": STATED_EQUIVALENT,
+        "late": LEFT,
+    }
+    assert found["same"].message == "the reason"
+
+
+def test_cases_are_those_of_the_seed():
+    assert draw_cases(3, 40, "cpu") == draw_cases(3, 40, "cpu") != draw_cases(4, 40, "cpu")
+    assert len(set(draw_cases(3, 40, "cpu"))) == 40
+
+
+def test_the_report_counts_and_tells_survivors(tmp_path):
+    report = Report("cpu", 7, 40)
+    planted = [Planted(name, NAMED, {}, fault="F05", bug="x #1") for name in ("a | b", "c")]
+    report.outcomes.append(Outcome(planted[0], KILLED, ("lse",), ("lengths:keys", "values:bell"), 3, 1.5, "m", {}, {}))
+    assert report.exit_status == 0
+    report.outcomes.append(Outcome(planted[1], SURVIVED, cases=40))
+    assert report.exit_status == 1
+    report.write(tmp_path, 60.0)
+    written = json.loads((tmp_path / "mutants.json").read_text())
+    assert written["groups"]["named"] == {"killed": 1, "survived": 1}
+    assert [one["name"] for one in written["mutants"]] == ["a | b", "c"]
+    page = (tmp_path / "mutants.md").read_text()
+    assert "| named | 1 | 1 | 0 | 0 |" in page
+    assert "| a \\| b | killed | F05 | x #1 | lse | 3 | 2 | values:bell |" in page
+    assert "| c | survived |" in page
+
+
+def test_a_run_that_could_not_try_a_mutant_is_no_success():
+    report = Report("cpu", 7, 40)
+    assert report.exit_status == 2
+    report.outcomes.append(Outcome(Planted("a", NAMED, {}), LEFT))
+    assert report.exit_status == 2
