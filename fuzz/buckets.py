@@ -40,8 +40,8 @@ _IMPLIED = {name: implied for name, implied in REACHES.items() if implied is not
 }
 
 
-# Traits that a failing case may have by chance, as lengths that shrink stop just past an edge.
-EDGES = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge"})
+# Traits that a failing case may have by chance: lengths that shrink stop just past an edge, or at those of a server.
+BY_CHANCE = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge", "lengths:server"})
 
 # The checks that call the kernel again (`fuzz.checks.invariance.INVARIANCES`).
 REPEATING = frozenset(
@@ -59,12 +59,12 @@ def telling(findings: Sequence[Event]) -> list[Event]:
 
 def is_same(needs: Set[str], traits: Set[str]) -> bool:
     """Whether a shrunk failure with `traits` may be that of a bucket which needs no more but for edges."""
-    return needs - EDGES <= traits
+    return needs - BY_CHANCE <= traits
 
 
 def common(needs: Set[str], traits: Set[str]) -> frozenset[str]:
     """What a bucket needs once a shrunk failure with `traits` is in it."""
-    return frozenset(needs - EDGES | needs & traits)
+    return frozenset(needs - BY_CHANCE | needs & traits)
 
 
 def title(traits: Iterable[str]) -> str:

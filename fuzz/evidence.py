@@ -27,6 +27,7 @@ from fuzz.worker import finding_json
 from fuzz.workload import takes, to_line, workload
 from kernel.contract import VALUE_DTYPES, Inputs
 from reference.bounds import interval, lse_interval
+from reference.profile import DEFAULT_PROFILE, Profile
 
 Tensors = dict[str, torch.Tensor]
 _FLOATS = {"output": VALUE_DTYPES, "lse": (torch.float32,)}
@@ -67,22 +68,30 @@ class Rig:
 
 
 def write_evidence(
-    place: Path, case: Case, check: str, verdict: Verdict | None, observed: Tensors, *, device: torch.device | str
+    place: Path,
+    case: Case,
+    check: str,
+    verdict: Verdict | None,
+    observed: Tensors,
+    *,
+    device: torch.device | str,
+    profile: Profile = DEFAULT_PROFILE,
 ) -> None:
     """Make the directory `place` with the tensors and the workload of a failing case, each as far as it is no larger
     than a file of a dump may be, and with what a second look at it showed.
 
     verdict   of the case when it was run again, None if it was not
     observed  what the kernel gave then
+    profile   the numerics by which its results are judged
     """
     with _made(place) as part:
         facts: dict[str, Any] = {"reproduced": None, "findings": [], "wrong": {}}
         if formats.nbytes(formats.inputs_of(case)) <= LIMIT:
             _write_inputs(part, case)
-        if observed.keys() == {"output", "lse"}:
+        if "output" in observed:
             write_tensors(part / "observed.safetensors", observed)
         if formats.nbytes(formats.expected_of(case)) <= LIMIT:
-            expected = _expected(case, observed, device)
+            expected = _expected(case, observed, device, profile)
             if expected:
                 write_tensors(part / "expected.safetensors", expected)
             facts["wrong"] = _wrong(check, expected, observed) if is_finite(case) else {}
@@ -121,12 +130,12 @@ def _write_inputs(part: Path, case: Case) -> None:
         write_text(part / "workload.jsonl", to_line(workload(inputs, "inputs.safetensors", str(case))))
 
 
-def _expected(case: Case, observed: Tensors, device: torch.device | str) -> Tensors:
+def _expected(case: Case, observed: Tensors, device: torch.device | str, profile: Profile) -> Tensors:
     """The tensors of expected.safetensors; none where the row pointers are broken, so that no result is defined."""
     inputs = build(case, device)
     if not owns_rows(inputs):
         return {}
-    golden = expected_of(case, inputs)
+    golden = expected_of(case, inputs, profile)
     low, high = interval(golden, inputs.q_nope.dtype)
     lse_low, lse_high = lse_interval(golden)
     tensors = {

@@ -33,8 +33,8 @@ def inputs_of(case: Case) -> dict[str, Wanted]:
 
 
 def observed_of(case: Case) -> dict[str, Wanted]:
-    """observed.safetensors: a kernel may well give results of another form."""
-    return {"output": Wanted(RESULTS), "lse": Wanted(RESULTS)}
+    """observed.safetensors: a kernel may well give results of another form, or no lse."""
+    return {"output": Wanted(RESULTS), "lse": Wanted(RESULTS, optional=True)}
 
 
 def expected_of(case: Case) -> dict[str, Wanted]:

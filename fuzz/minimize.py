@@ -6,14 +6,13 @@ smaller, field by field, as long as it takes.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz.buckets import EDGES, bucket_name, telling, title
+from fuzz.buckets import BY_CHANCE, bucket_name, telling, title
 from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
@@ -21,7 +20,7 @@ from fuzz.evidence import Rig, write_evidence
 from fuzz.explain import counted
 from fuzz.journal import Event, strict
 from fuzz.options import UsageError
-from fuzz.reading import Dump, find, read
+from fuzz.reading import Dump, each_dump
 from fuzz.replay import rig_for
 from fuzz.reproducer import with_facts, write_dump
 from fuzz.strata.lengths import Runs, as_runs
@@ -34,21 +33,17 @@ SEEDS = 4  # small seeds to try
 
 def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: float | None) -> int:
     """Minimize dumps, each within `seconds`; returns the exit status, 2 if one could not be."""
-    status = 0
-    for path in paths:
-        try:
-            for record in find(path):
-                dump = read(record)
-                if dump.directory is None:
-                    raise UsageError(f"{record}: give the directory of a dump, to write into")
-                _minimize(dump, rig_for(dump, kernel, device), SECONDS if seconds is None else seconds)
-        except UsageError as error:
-            print(f"mla-fuzz: ERROR {error}", file=sys.stderr)
-            status = 2
-    return status
+
+    def one(dump: Dump) -> int:
+        _minimize(dump, rig_for(dump, kernel, device), SECONDS if seconds is None else seconds)
+        return 0
+
+    return each_dump(paths, one)
 
 
 def _minimize(dump: Dump, rig: Rig, seconds: float) -> None:
+    if dump.directory is None:
+        raise UsageError(f"{dump.path}: give the directory of a dump, to write into")
     check = dump.record.check
     search = Search(dump.case, dump.contract, _same_failure(dump, rig), seconds)
     if not search.fails(dump.case):
@@ -96,7 +91,8 @@ def rewrite(dump: Dump, case: Case, rig: Rig) -> None:
     )
     with tempfile.TemporaryDirectory(prefix=".minimize-", dir=dump.directory.parent) as scratch:
         evidence = Path(scratch) / "evidence"
-        write_evidence(evidence, case, check, verdict, observed, device=rig.device)
+        profile = rig.target.profile
+        write_evidence(evidence, case, check, verdict, observed, device=rig.device, profile=profile)
         write_dump(dump.directory, with_facts(record, evidence), evidence)
 
 
@@ -151,7 +147,7 @@ class Search:
         return (
             case.size < self.best.size
             and promises_needed(case) <= self._contract
-            and traits_of(case) - traits_of(self.best) <= EDGES
+            and traits_of(case) - traits_of(self.best) <= BY_CHANCE
         )
 
 
@@ -183,12 +179,12 @@ def _names(family: str) -> list[str]:
 
 
 def _fewer(runs: Runs) -> Iterator[Runs]:
-    """The runs without a part of them: halves, quarters, and so on to each single one."""
+    """The runs without a part of them: all, halves, quarters, and so on to each single one."""
     size = len(runs)
-    while size > 1:
-        size = (size + 1) // 2
+    while size:
         for start in range(0, len(runs), size):
             yield as_runs((*runs[:start], *runs[start + size :]))
+        size = (size + 1) // 2 if size > 1 else 0
 
 
 def _shorter(count: int, q_len: int, kv_len: int) -> Iterator[tuple[int, int, int]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from fuzz.options import UsageError
 from fuzz.reproducer import EVIDENCE, RECORD, SCHEMA, Reproducer
 from fuzz.tensorfile import LIMIT, read_regular, read_tensors
 from kernel.contract import CONTRACTS, DEFINITION, PROMISES
+from reference.profile import PROFILES
 
 _RECORD_LIMIT = 1 << 20
 _TENSORS = {
@@ -93,6 +95,32 @@ def read(path: Path) -> Dump:
     if directory is not None:
         _check_files(directory, case)
     return Dump(path, directory, record, case, contract)
+
+
+def each_dump(paths: Iterable[Path], use: Callable[[Dump], int]) -> int:
+    """Read the dumps that `paths` mean and use each; returns the worst exit status.
+
+    What is wrong with one, a UsageError of its reading or its use, takes a line of stderr and counts as 2; the others
+    are used all the same.
+    """
+    status = 0
+    for record in _records(paths):
+        try:
+            if isinstance(record, UsageError):
+                raise record
+            status = max(status, use(read(record)))
+        except UsageError as error:
+            print(f"mla-fuzz: ERROR {error}", file=sys.stderr, flush=True)
+            status = 2
+    return status
+
+
+def _records(paths: Iterable[Path]) -> Iterator[Path | UsageError]:
+    for path in paths:
+        try:
+            yield from find(path)
+        except UsageError as error:
+            yield error
 
 
 def check_memory(dump: Dump, device: str) -> None:
@@ -237,6 +265,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kernel": (_is_text, "a text"),
     "contract": _one_of(*CONTRACTS),
     "without": (lambda value: _list_of(str)(value) and set(value) <= set(PROMISES), "a list of promises"),
+    "profile": _one_of(*PROFILES),
     "case": (lambda value: isinstance(value, dict), "an object"),
     "strata": (lambda value: _list_of(str)(value) and set(value) <= _STRATA, "a list of known strata, family:name"),
     "finding": (_is_finding, "a finding: check, detail, index, got, expected, allowed, ratio, rows"),

@@ -5,14 +5,13 @@ Hypothesis' own database does not last: its entries mean nothing to another vers
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from fuzz.evidence import Rig
 from fuzz.journal import write_json
 from fuzz.options import UsageError
-from fuzz.reading import Dump, find, read
+from fuzz.reading import Dump, each_dump, read
 
 CORPUS = Path("tests/regressions")
 
@@ -21,15 +20,12 @@ def promote(paths: Iterable[Path], corpus: Path = CORPUS) -> int:
     """Add the cases of dumps to the corpus, one JSON file each; returns the exit status, 2 if one could not be."""
     if not corpus.parent.is_dir():
         raise UsageError(f"there is no {corpus.parent}/ here; promote adds to {corpus}/, at the root of a repository")
-    status = 0
-    for path in paths:
-        try:
-            for record in find(path):
-                print(_add(read(record), corpus))
-        except UsageError as error:
-            print(f"mla-fuzz: ERROR {error}", file=sys.stderr)
-            status = 2
-    return status
+
+    def one(dump: Dump) -> int:
+        print(_add(dump, corpus))
+        return 0
+
+    return each_dump(paths, one)
 
 
 def recorded(corpus: Path) -> list[Path]:

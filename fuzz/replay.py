@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import traceback
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from fuzz.describe import device_name
 from fuzz.evidence import Rig
 from fuzz.journal import number
 from fuzz.options import DEFAULT_KERNEL, UsageError
-from fuzz.reading import Dump, check_memory, find, read
+from fuzz.reading import Dump, check_memory, each_dump
 from fuzz.target import load
 
 RUNS = 5  # of each case; after PATIENCE seconds, two are enough
@@ -32,29 +31,14 @@ class Answer(NamedTuple):
 def replay(paths: Iterable[Path], kernel: str | None, device: str) -> int:
     """Replay dumps and print an answer for each; returns the exit status: 0 all FIXED, 1 one FAILED or FLAKY, 2 one
     could not be replayed."""
-    status = 0
-    for path in paths:
-        try:
-            records = find(path)
-        except UsageError as error:
-            status = _refused(error)
-            continue
-        for record in records:
-            try:
-                dump = read(record)
-                answer = run_again(dump, rig_for(dump, kernel, device))
-            except UsageError as error:
-                status = _refused(error)
-                continue
-            place = dump.directory or dump.path
-            print("\n    ".join([f"{answer.verdict} {dump.record.bucket} ({place})", *answer.lines]), flush=True)
-            status = max(status, int(answer.verdict != FIXED))
-    return status
 
+    def one(dump: Dump) -> int:
+        answer = run_again(dump, rig_for(dump, kernel, device))
+        place = dump.directory or dump.path
+        print("\n    ".join([f"{answer.verdict} {dump.record.bucket} ({place})", *answer.lines]), flush=True)
+        return int(answer.verdict != FIXED)
 
-def _refused(error: UsageError) -> int:
-    print(f"mla-fuzz: ERROR {error}", file=sys.stderr, flush=True)
-    return 2
+    return each_dump(paths, one)
 
 
 def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
@@ -70,7 +54,7 @@ def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
             f" add --kernel {recorded}"
         )
     check_memory(dump, device)
-    return Rig(load(kernel or recorded), device, dump.contract)
+    return Rig(load(kernel or recorded, dump.record.profile), device, dump.contract)
 
 
 def run_again(dump: Dump, rig: Rig) -> Answer:

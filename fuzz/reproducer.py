@@ -42,6 +42,7 @@ class Reproducer:
     bucket       see `fuzz.buckets`
     check        the check that failed
     kernel       the spec of the kernel under test; contract, without: the promises that it made
+    profile      the numerics profile (`reference.profile`) that it was judged by
     case         the JSON of a `fuzz.case.Case`
     strata       its strata, family:name
     finding      what `check` said: check, detail, index, got, expected, allowed, ratio, rows, message
@@ -62,6 +63,7 @@ class Reproducer:
     finding: dict[str, Any]
     device: str
     versions: dict[str, str]
+    profile: str = "default"
     definition: str = DEFINITION
     others: tuple[dict[str, Any], ...] = ()
     reproduced: bool | None = None

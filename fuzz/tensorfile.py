@@ -33,10 +33,11 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a tensor has to be: one of some dtypes, a shape; `shape` None admits any."""
+    """What a tensor has to be: one of some dtypes, a shape; `shape` None admits any. It may be `optional`."""
 
     dtypes: Collection[torch.dtype]
     shape: tuple[int, ...] | None = None
+    optional: bool = False
 
 
 def nbytes(tensors: Mapping[str, torch.Tensor]) -> int:
@@ -58,7 +59,7 @@ def read_tensors(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, torch.Te
     """The tensors of a file, on the CPU.
 
     Raises:
-        UsageError: in one line, why the file is not one with exactly the tensors `wanted`.
+        UsageError: in one line, why the file is not one with the tensors `wanted` and no others.
     """
     content = read_regular(path, LIMIT + _HEADER_LIMIT + 8)
     _check(path, content, wanted)
@@ -93,7 +94,7 @@ def _check(path: Path, content: bytes, wanted: Mapping[str, Wanted]) -> None:
     if not isinstance(header, dict):
         raise UsageError(f"{path}: its header is not an object")
     header.pop("__metadata__", None)
-    for name in sorted(wanted.keys() - header.keys()):
+    for name in sorted(name for name in wanted.keys() - header.keys() if not wanted[name].optional):
         raise UsageError(f"{path}: it has no tensor {name}")
     place = 0
     for name, entry in sorted(header.items(), key=lambda item: _extent(item[1])):

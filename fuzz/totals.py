@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz.buckets import EDGES, bucket_name, common, is_same, telling, title
+from fuzz.buckets import BY_CHANCE, bucket_name, common, is_same, telling, title
 from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
@@ -215,7 +215,7 @@ class Totals:
         bucket explains shares one bucket for each check.
         """
         found: list[Bucket] = []
-        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits - EDGES), one.size)):
+        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits - BY_CHANCE), one.size)):
             home = next((bucket for bucket in found if bucket.is_that_of(one)), None)
             if home is None:
                 found.append(Bucket(one, one.traits, shrunk=True))

@@ -23,12 +23,12 @@ from kernel.contract import CONTRACTS, PROMISES
 
 def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     worker = Worker(fuzz_run, fuzz_worker)
-    options = fuzz_run.options
+    options, claim = fuzz_run.options, fuzz_run.options.claim
     room = Room(fuzz_run.device, fuzz_run.sharing, fuzz_run.journals)
     try:
-        contract = promises(options.contract_name, options.without)
+        contract = promises(claim.contract, claim.without)
         strategy = drawn(contract, options.strata, room.budget)
-        target = load(options.kernel)
+        target = load(options.kernel, claim.profile)
     except UsageError as error:
         worker.refuse(error)
 
