@@ -94,9 +94,10 @@ def log2_errors(x: Tensor) -> tuple[float, float]:
 
 
 def division_error(numerator: Tensor, denominator: Tensor) -> float:
-    """Worst relative error in u."""
+    """Worst relative error in u; 0 is exact."""
     exact = numerator.double() / denominator.double()
-    return _largest((apply("division", numerator, denominator).double() - exact).abs() / exact.abs()) / UNIT
+    error = (apply("division", numerator, denominator).double() - exact).abs()
+    return _largest(torch.where(error == 0, 0.0, error / exact.abs())) / UNIT
 
 
 def dot_error(a: Tensor, b: Tensor) -> float:

@@ -93,3 +93,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["measure"])
     assert measure.main() == 2
     assert "GPU" in capsys.readouterr().err
+
+
+def test_a_quotient_of_zero_is_exact():
+    assert measure.division_error(torch.tensor([0.0, 1.0]), torch.tensor([1.5, 1.0])) == 0
