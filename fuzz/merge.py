@@ -84,8 +84,9 @@ def _check(parts: Sequence[Part], out: Path) -> None:
             raise UsageError(f"--out {out} is one of the runs to merge")
         for what, ours, theirs in (
             ("kernels", first.options.kernel, run.options.kernel),
-            ("contracts", first.options.contract_name, run.options.contract_name),
-            ("promises left out", first.options.without, run.options.without),
+            ("contracts", first.options.claim.contract, run.options.claim.contract),
+            ("promises left out", first.options.claim.without, run.options.claim.without),
+            ("numerics profiles", first.options.claim.profile, run.options.claim.profile),
             ("seeds", first.seed, run.seed),
             ("numbers of shards", first.options.shard.count, run.options.shard.count),
         ):

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEFAULT_KERNEL = "kernel:run"
+from fuzz.claims import CLAIMS, OURS, Claim
+
+DEFAULT_KERNEL = OURS
 DEFAULT_OUT = Path("fuzz-results")
 DEFAULT_MAX_TIME = 120.0
 WORKERS_VARIABLE = "MLA_FUZZ_WORKERS"  # the twin of -n, which is xdist's own option under pytest
@@ -44,6 +46,7 @@ class Options:
     kernel: str = DEFAULT_KERNEL
     contract: str | None = None
     without: tuple[str, ...] = ()
+    profile: str | None = None
     max_time: float | None = None
     max_cases: int | None = None
     seed: int | None = None
@@ -58,9 +61,13 @@ class Options:
             raise UsageError("--shard: the machines that share a run need the same --seed")
 
     @property
-    def contract_name(self) -> str:
-        """The contract asked for; our own kernel claims everything, a foreign one what the definition says."""
-        return self.contract or ("hardened" if self.kernel == DEFAULT_KERNEL else "definition")
+    def claim(self) -> Claim:
+        """What the kernel is held to: what is asked for, otherwise what it is known to claim."""
+        known = CLAIMS.get(self.kernel, Claim())
+        profile = self.profile or known.profile
+        if self.contract is not None:
+            return Claim(self.contract, self.without, profile)
+        return Claim(known.contract, tuple(dict.fromkeys(known.without + self.without)), profile)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for run.json and for xdist's workers."""
@@ -160,7 +167,12 @@ class Option:
 
 
 TABLE = (
-    Option("--kernel", "SPEC", str, f"kernel under test: module:function or path/file.py:function ({DEFAULT_KERNEL})"),
+    Option(
+        "--kernel",
+        "SPEC",
+        str,
+        f"kernel under test: module:function, path/file.py:function or solution.json ({DEFAULT_KERNEL})",
+    ),
     Option(
         "--contract",
         "NAME",
@@ -168,6 +180,12 @@ TABLE = (
         "the promises to check: definition, serving or hardened (hardened for our kernel, definition for others)",
     ),
     Option("--without", "PROMISE", names, "leave a promise of the contract out; may be repeated", repeated=True),
+    Option(
+        "--profile",
+        "NAME",
+        one_of("default", "fast-math", "rounded-denominator"),
+        "numerics that the kernel documents and is judged by, see reference/profile.py (default)",
+    ),
     Option("--max-time", "TIME", duration, "wall time of the whole run, start-up included: 90s, 10m, 8h (2m)"),
     Option("--max-cases", "N", positive, "number of generated cases; without --max-time the only limit"),
     Option("--seed", "N", seed, "seed of the run: the same seed gives the same cases with any number of workers"),

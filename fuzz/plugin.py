@@ -54,7 +54,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """What -n auto means: cores, or a few workers for each GPU."""
     gpus = machine.visible_gpus()
     try:
-        device = machine.choose_device(given(config.option, os.environ).get("device", "auto"), gpus)
+        values = given(config.option, os.environ)
+        if not _is_ours(config, values):
+            return None
+        device = machine.choose_device(values.get("device", "auto"), gpus)
     except UsageError:
         return 1  # the run ends before any worker starts
     return machine.auto_workers(device, gpus)
@@ -66,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         values = given(config.option, os.environ)
         if values and config.args_source is not config.ArgsSource.ARGS:
             config.args[:] = [str(SUITE)]
+        if not _is_ours(config, values):
+            return
         _load_profile(config, "nightly" if values else "ci" if os.environ.get("CI") else "dev")
         if hasattr(config, "workerinput"):
             _configure_worker(config, config.workerinput)
@@ -73,6 +78,12 @@ def pytest_configure(config: pytest.Config) -> None:
             _configure_controller(config, values)
     except UsageError as error:
         pytest.exit(f"mla-fuzz: {error}", returncode=2)
+
+
+def _is_ours(config: pytest.Config, values: dict[str, Any]) -> bool:
+    """Whether a session is a fuzz run or one of this project's own. All others, of projects whose conftest loads the
+    plugin, are left as they are."""
+    return bool(values) or config.rootpath == SUITE.parents[1] or any(map(_reaches_suite, config.args))
 
 
 def _load_profile(config: pytest.Config, default: str) -> None:
@@ -112,13 +123,17 @@ def _configure_controller(config: pytest.Config, values: dict[str, Any]) -> None
 
 
 def _reaches_suite(argument: str) -> bool:
+    """Whether pytest comes to the suite by a path: not where it is installed in an environment below that."""
     path = Path(argument.partition("::")[0]).resolve()
-    return path in (SUITE, *SUITE.parents) or SUITE in path.parents
+    if path == SUITE or SUITE in path.parents:
+        return True
+    return path in SUITE.parents and "site-packages" not in SUITE.relative_to(path).parts
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["mla_fuzz_machine"] = node.config.stash[_machine]
+    if _machine in node.config.stash:
+        node.workerinput["mla_fuzz_machine"] = node.config.stash[_machine]
     if _run in node.config.stash:
         node.workerinput["mla_fuzz_run"] = node.config.stash[_run].to_json()
 
@@ -180,12 +195,14 @@ class Controller:
 
     def pytest_report_header(self) -> list[str]:
         run, options = self._run, self._run.options
+        claim = options.claim
         if not self._fuzzing:
             return [f"mla-fuzz: {options.max_cases} cases of {options.kernel} on {run.device}, seed {run.seed}"]
         shown = {
             "--kernel": options.kernel,
-            "--contract": options.contract_name,
-            "--without": ",".join(options.without) or None,
+            "--contract": claim.contract,
+            "--without": ",".join(claim.without) or None,
+            "--profile": claim.profile,
             "--max-time": f"{options.max_time:g}s" if options.max_time else None,
             "--max-cases": options.max_cases,
             "--seed": run.seed,

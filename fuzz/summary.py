@@ -29,11 +29,13 @@ def write_results(run: Run, totals: Totals, elapsed: float, exit_status: int) ->
 
 def summary(run: Run, totals: Totals, elapsed: float, exit_status: int) -> dict[str, Any]:
     """The content of summary.json. Ratios are observed/bound; null where the check has none."""
+    claim = run.options.claim
     return {
         "schema": SCHEMA,
         "kernel": run.options.kernel,
-        "contract": run.options.contract_name,
-        "without": list(run.options.without),
+        "contract": claim.contract,
+        "without": list(claim.without),
+        "profile": claim.profile,
         "device": totals.device or run.device,
         "seed": run.seed,
         "cases": totals.cases,

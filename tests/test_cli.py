@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from fuzz import machine
+from fuzz.claims import Claim
 from fuzz.cli import main
-from fuzz.options import TABLE, Options, UsageError, duration, given
+from fuzz.options import TABLE, Options, Shard, UsageError, duration, given
 from kernel.contract import CONTRACTS
+from reference.profile import PROFILES
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,7 +87,8 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
     parsed = SimpleNamespace(fuzz_seed=3, fuzz_without=[("padding", "strided"), ("repeatable",)])
     texts = {
         "KERNEL": "mine.py:run", "CONTRACT": "serving", "WITHOUT": "padding", "MAX_TIME": "10m", "MAX_CASES": "5",
-        "SEED": "4", "DEVICE": "cpu", "STRATA": "bell, ragged", "MAX_FAILURES": "2", "OUT": "here",
+        "SEED": "4", "PROFILE": "fast-math", "DEVICE": "cpu", "STRATA": "bell, ragged", "MAX_FAILURES": "2",
+        "SHARD": "1/2", "OUT": "here",
     }  # fmt: skip
     assert {"MLA_FUZZ_" + name for name in texts} == {option.variable for option in TABLE}
     values = given(parsed, {"MLA_FUZZ_" + name: text for name, text in texts.items()})
@@ -93,6 +96,8 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
         kernel="mine.py:run",
         contract="serving",
         without=("padding", "strided", "repeatable"),
+        profile="fast-math",
+        shard=Shard(1, 2),
         max_time=600.0,
         max_cases=5,
         seed=3,
@@ -104,9 +109,17 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
 
 
 def test_our_kernel_is_held_to_everything_and_others_to_the_definition():
-    assert Options().contract_name == "hardened"
-    assert Options(kernel="mine.py:run").contract_name == "definition"
-    assert Options(kernel="mine.py:run", contract="serving").contract_name == "serving"
+    assert Options().claim == Claim("hardened")
+    assert Options(kernel="mine.py:run").claim == Claim("definition", (), "default")
+    asked = Options(kernel="mine.py:run", contract="serving", without=("lse",), profile="fast-math")
+    assert asked.claim == Claim("serving", ("lse",), "fast-math")
+
+
+def test_the_profiles_offered_are_those_that_exist():
+    [profile] = [option for option in TABLE if option.flag == "--profile"]
+    assert all(profile.parse(name) == name for name in PROFILES)
+    with pytest.raises(ValueError, match=", ".join(PROFILES)):
+        profile.parse("sloppy")
 
 
 def test_the_contracts_offered_are_those_that_exist():

@@ -1,0 +1,23 @@
+"""What kernels are held to where the user says nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The promises of a contract less some (`kernel.contract`), and a numerics profile (`reference.profile`).
+
+    The defaults are those of anyone's kernel.
+    """
+
+    contract: str = "definition"
+    without: tuple[str, ...] = ()
+    profile: str = "default"
+
+
+OURS = "kernel:run"
+
+# by the spec of --kernel
+CLAIMS = {OURS: Claim("hardened")}
