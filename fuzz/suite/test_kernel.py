@@ -42,9 +42,11 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
             return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
 
     def keep(case: Event, check: str, place: Path) -> Verdict:
-        again, observed = rig.judge(Case.from_json(case), check)
-        write_evidence(place, again.case, check, again, observed, device=fuzz_run.device, profile=target.profile)
-        return again
+        failing = Case.from_json(case)
+        with room.taken(failing):
+            again, observed = rig.judge(failing, check)
+            write_evidence(place, failing, check, again, observed, device=fuzz_run.device, profile=target.profile)
+            return again
 
     worker.work(strategy, describe, verdict, keep)
     if worker.failing:
