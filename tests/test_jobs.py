@@ -1,4 +1,4 @@
-"""The ready-made jobs: workflows whose shell parts run as they stand, and the Slurm script with a stand-in for sbatch."""
+"""The ready-made jobs: workflows whose shell parts run as they stand, and the Slurm script with a stand-in for it."""
 
 import json
 import os
