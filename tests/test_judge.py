@@ -11,6 +11,7 @@ import kernel
 from fuzz.build import build
 from fuzz.case import Case
 from fuzz.checks import CHECKS, judge
+from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import expected_of
 from fuzz.target import Target
@@ -114,6 +115,14 @@ def test_a_transposed_lse_fails():
     assert set(failures(tampered(transpose), case)) == {"lse"}
 
 
+def test_our_kernel_passes_every_check_on_copies():
+    for buffers in (True, False):
+        verdict = judge(
+            CASE, moved(target(kernel.run, buffers=buffers)), device=DEVICE, contract=CONTRACTS["hardened"], also=ALL
+        )
+        assert not verdict.findings and verdict.ran["output"] > 0.1
+
+
 def test_an_unwritten_row_fails_in_a_buffer_and_in_own_memory():
     def skips_a_row(*, output, lse, **operands):
         full, full_lse = kernel.run(**operands)
@@ -141,20 +150,26 @@ def test_a_result_cached_by_pointer_fails_as_stale():
     assert set(failures(target(run, buffers=False), also={"fresh"})) == {"fresh"}
 
 
-def test_writes_outside_the_results_are_seen():
+def moved(tested: Target) -> Elsewhere:
+    return Elsewhere(tested, torch.device(DEVICE))
+
+
+@pytest.mark.parametrize("where", [lambda tested: tested, moved], ids=["in place", "on copies"])
+def test_writes_outside_the_results_are_seen(where):
     def run(*, output, lse, **operands):
         kernel.run(**operands, output=output, lse=lse)
         output.as_strided((1,), (1,), output.storage_offset() - 1).fill_(0)
 
-    assert "memory around output was written" in failures(target(run))["in-bounds"]
+    assert "memory around output was written" in failures(where(target(run)))["in-bounds"]
 
 
-def test_changed_operands_are_seen():
+@pytest.mark.parametrize("where", [lambda tested: tested, moved], ids=["in place", "on copies"])
+def test_changed_operands_are_seen(where):
     def run(*, output, lse, **operands):
         kernel.run(**operands, output=output, lse=lse)
         operands["kv_indices"][3] += 1
 
-    assert "kv_indices was changed by the call (1 of 81 elements) at [3]" in failures(target(run))[
+    assert "kv_indices was changed by the call (1 of 81 elements) at [3]" in failures(where(target(run)))[
         "inputs-untouched"
     ].replace(", at", " at")
 
@@ -257,7 +272,9 @@ def _contaminating() -> str:
     return next(name for name, values in VALUES.items() if not values.finite)
 
 
-@pytest.mark.parametrize("case", [CASE, Case(lengths=((3, 5, 9), (1, 0, 4), (2, 7, 3)), pages="shared-prefix")], ids=str)
+@pytest.mark.parametrize(
+    "case", [CASE, Case(lengths=((3, 5, 9), (1, 0, 4), (2, 7, 3)), pages="shared-prefix")], ids=str
+)
 def test_rows_judged_in_windows_give_the_same_verdict(monkeypatch, case):
     whole = judge(case, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"])
     monkeypatch.setattr(fuzz.checks.windows, "ROWS", 3)

@@ -12,6 +12,7 @@ import torch
 
 from fuzz.build import build
 from fuzz.case import Case, promises_needed
+from fuzz.checks.elsewhere import Elsewhere, home_of
 from fuzz.checks.finding import Finding, Verdict
 from fuzz.checks.hints import hinted
 from fuzz.checks.invariance import INVARIANCES
@@ -55,17 +56,23 @@ def judge(
         raise ValueError(f"the case needs the promise {', '.join(sorted(missing))}, which the contract does not make")
     if "lse" not in contract:
         target = cast(Target, OutputAlone(target))
-    inputs = build(case, device)
+    device = torch.device(device)
+    home = home_of(case, device)
+    if home != device:
+        target = cast(Target, Elsewhere(target, device))
+    inputs = build(case, home)
     verdict = Verdict(case)
     try:
-        _run_checks(verdict, target, inputs, contract, also)
+        _run_checks(verdict, target, inputs, contract, also, device)
     except KernelRaised as error:
         verdict.add("alive", Finding("alive", str(error)))
     verdict.findings = [place(inputs, finding) for finding in verdict.findings]
     return verdict
 
 
-def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], also: Set[str]) -> None:
+def _run_checks(
+    verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], also: Set[str], device: torch.device
+) -> None:
     before = Snapshot(inputs)
     results = call(target, inputs)
     verdict.add("alive")
@@ -85,7 +92,7 @@ def _run_checks(verdict: Verdict, target: Target, inputs: Inputs, contract: Set[
     if unwritten is None:
         check_numbers(verdict, inputs, results, profile=target.profile)
     verdict.findings = [hinted(finding, inputs, results, target.profile) for finding in verdict.findings]
-    trial = Trial(verdict.case, target, inputs, results, frozenset(contract))
+    trial = Trial(verdict.case, target, inputs, results, frozenset(contract), device)
     for name in _drawn(verdict.case, contract) | also:
         again = INVARIANCES[name].check(trial)
         if again is not None:

@@ -11,7 +11,8 @@ import torch
 from fuzz.build import build
 from fuzz.checks.finding import Verdict
 from fuzz.checks.results import call, call_captured
-from fuzz.checks.trial import Trial, copy_of, different_bits, plain, renew
+from fuzz.checks.storage import copy_of
+from fuzz.checks.trial import Trial, different_bits, plain, renew
 from fuzz.strata.poison import POISONS
 
 
@@ -91,7 +92,9 @@ def causality(trial: Trial) -> Verdict | None:
     changed = changed[~torch.isin(changed, shared)]
     if not changed.numel():
         return None
-    after = copy_of(inputs, changed)
+    after = copy_of(inputs)
+    for cache in (after.ckv_cache, after.kpe_cache):
+        cache[changed] = (2 - cache[changed].float().clamp(-2, 2)).nan_to_num(1.0).to(cache.dtype)
     q_start = int(inputs.qo_indptr[request])
     rows = torch.ones(inputs.total_q, dtype=torch.bool, device=inputs.device)
     rows[q_start + cut - prefix : q_start + int(q_len[request])] = False
@@ -109,41 +112,42 @@ def fresh(trial: Trial) -> Verdict:
 
 def side_stream(trial: Trial) -> Verdict | None:
     """The call on a side stream, behind a slow copy of its queries: a kernel on another stream reads them too early."""
-    if trial.inputs.device.type != "cuda" or not trial.inputs.total_q:
+    if trial.device.type != "cuda" or not trial.inputs.total_q:
         return None
-    inputs = copy_of(trial.inputs)
+    target, inputs = trial.on_device()
     q_nope = plain(inputs.q_nope).clone()
     plain(inputs.q_nope).fill_(1)
-    torch.cuda.synchronize(inputs.device)
-    with torch.cuda.device(inputs.device), torch.cuda.stream(torch.cuda.Stream()):
+    torch.cuda.synchronize(trial.device)
+    with torch.cuda.device(trial.device), torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(_PRODUCER_CYCLES)
         plain(inputs.q_nope).copy_(q_nope)
-        results = call(trial.target, inputs)
+        results = call(target, inputs)
     return trial.same("side-stream", "on a side stream", results)
 
 
 def graph(trial: Trial) -> Verdict | None:
     """The call captured in a CUDA graph and replayed with new values in the same buffers."""
-    if trial.inputs.device.type != "cuda":
+    if trial.device.type != "cuda" or not trial.inputs.total_q:
         return None
-    inputs = copy_of(trial.inputs)
-    call(trial.target, inputs)
+    target, inputs = trial.on_device()
+    call(target, inputs)
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.device(inputs.device):
-        results = call_captured(trial.target, inputs, captured)
+    with torch.cuda.device(trial.device):
+        results = call_captured(target, inputs, captured)
         renew(inputs, replace(trial.case, seed=trial.case.seed ^ 1))
         captured.replay()
         torch.cuda.synchronize()
-    return trial.numbers("graph", "a graph replayed with new values", inputs, results)
+    home = copy_of(inputs, trial.inputs.device)
+    return trial.numbers("graph", "a graph replayed with new values", home, results)
 
 
 def other_device(trial: Trial) -> Verdict | None:
     """The call while another GPU is the current device."""
-    device = trial.inputs.device
-    if device.type != "cuda" or torch.cuda.device_count() < 2:
+    if trial.device.type != "cuda" or torch.cuda.device_count() < 2:
         return None
-    with torch.cuda.device((device.index + 1) % torch.cuda.device_count()):
-        results = call(trial.target, trial.inputs)
+    target, inputs = trial.on_device()
+    with torch.cuda.device((inputs.device.index + 1) % torch.cuda.device_count()):
+        results = call(target, inputs)
     return trial.same("other-device", "with another GPU current", results)
 
 

@@ -5,6 +5,7 @@ import torch
 from fuzz import guards
 from fuzz.checks.finding import Finding
 from fuzz.checks.results import Results, bits, unwritten
+from fuzz.checks.storage import tensors
 from kernel.contract import Inputs
 
 _COPY_LIMIT = 1 << 28  # bytes of an operand up to which a copy of all of it is kept
@@ -62,10 +63,6 @@ def check_bounds(inputs: Inputs, results: Results) -> Finding | None:
         if not guards.intact(*views.values()):
             return Finding("in-bounds", f"memory around {' and '.join(views)} was written")
     return None
-
-
-def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in inputs.operands().items() if isinstance(value, torch.Tensor)}
 
 
 def _named_pages(inputs: Inputs) -> torch.Tensor:

@@ -33,6 +33,12 @@ class Results:
         """The results that there are, by name."""
         return {"output": self.output} if self.lse is None else {"output": self.output, "lse": self.lse}
 
+    def on(self, device: torch.device) -> Results:
+        """The results on a device, without buffers if that is another one."""
+        if self.output.device == device:
+            return self
+        return Results(self.output.to(device), None if self.lse is None else self.lse.to(device), ())
+
     def rows(self, part: slice) -> Results:
         """The results of some rows."""
         return Results(self.output[part], None if self.lse is None else self.lse[part], ())

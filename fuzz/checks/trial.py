@@ -8,10 +8,11 @@ import torch
 
 from fuzz.build import build
 from fuzz.case import Case
+from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.finding import Finding, Verdict
-from fuzz.checks.memory import tensors
 from fuzz.checks.numeric import check_numbers
 from fuzz.checks.results import Results, bits
+from fuzz.checks.storage import copy_of, tensors
 from fuzz.hashing import key, mix
 from fuzz.target import Target
 from kernel.contract import Inputs
@@ -26,13 +27,20 @@ class Trial:
     inputs: Inputs
     results: Results
     contract: frozenset[str]
+    device: torch.device  # where the kernel runs; the operands may be elsewhere
 
     def draw(self, name: str, bound: int) -> int:
         """A number 0 .. bound - 1 that follows from the case."""
         return mix(key(self.case.seed, name)) % bound
 
+    def on_device(self) -> tuple[Target, Inputs]:
+        """The kernel under test itself, and a copy of the operands that it can be called with."""
+        target = self.target.target if isinstance(self.target, Elsewhere) else self.target
+        return target, copy_of(self.inputs, self.device)
+
     def same(self, check: str, changed: str, results: Results, rows: torch.Tensor | None = None) -> Verdict:
         """What `results` say after a change that must not matter, or must not in `rows` (bool [total_q])."""
+        results = results.on(self.inputs.device)
         if "repeatable" in self.contract:
             verdict = Verdict(self.case)
             verdict.add(check, different_bits(check, changed, self.results, results, rows))
@@ -44,27 +52,11 @@ class Trial:
     ) -> Verdict:
         """What the numeric checks say of `results` for `inputs`, under the name of `check`."""
         plain, verdict = Verdict(self.case), Verdict(self.case)
-        check_numbers(plain, inputs, results, rows, self.target.profile)
+        check_numbers(plain, inputs, results.on(inputs.device), rows, self.target.profile)
         for finding in plain.findings[:1]:
             verdict.add(check, replace(finding, check=check, detail=f"{changed}: {finding.check}: {finding.detail}"))
         verdict.add(check)
         return verdict
-
-
-def copy_of(inputs: Inputs, flipped_pages: torch.Tensor | None = None) -> Inputs:
-    """Inputs of the same layout in storage of their own; the keys in `flipped_pages` are other, finite ones."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    copied = {}
-    for name, tensor in tensors(inputs).items():
-        storage = tensor.untyped_storage()
-        held = storages.setdefault(storage.data_ptr(), storage.clone())
-        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        copied[name] = view.set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
-    result = replace(inputs, **copied)
-    if flipped_pages is not None:
-        for cache in (result.ckv_cache, result.kpe_cache):
-            cache[flipped_pages] = (2 - cache[flipped_pages].float().clamp(-2, 2)).nan_to_num(1.0).to(cache.dtype)
-    return result
 
 
 def renew(inputs: Inputs, case: Case) -> float:

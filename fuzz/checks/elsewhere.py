@@ -1,0 +1,58 @@
+"""Cases that are judged on the CPU although the kernel runs on a GPU.
+
+The many small operations of a verdict on a small case cost a core less than they cost a GPU that other workers share.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fuzz.case import Case
+from fuzz.checks.storage import copies, copy_of, take_over, tensors
+from fuzz.strata.layouts import LAYOUTS
+from fuzz.strata.pages import PAGES
+from fuzz.target import Target
+from kernel.contract import Inputs
+from reference.profile import Profile
+
+# Measured on an H200 with 15 workers: docs/runs/.
+_TILES = 48
+
+
+def home_of(case: Case, device: torch.device) -> torch.device:
+    """Where the operands of a case are built and its results judged."""
+    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
+    return torch.device("cpu") if case.tiles <= _TILES and not is_sparse else device
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A target that takes CPU tensors and runs on `device`, on copies of all storages, which come back afterwards."""
+
+    target: Target
+    device: torch.device
+
+    @property
+    def destination_passing(self) -> bool:
+        return self.target.destination_passing
+
+    @property
+    def profile(self) -> Profile:
+        return self.target.profile
+
+    def __call__(
+        self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        given = copy_of(inputs, self.device)
+        offered = [buffer for buffer in (output, lse) if buffer is not None]
+        buffers = copies(*offered, device=self.device)
+        results = self.target(given, *buffers)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for here, there in zip(
+            [*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers], strict=True
+        ):
+            take_over(here, there)
+        back = {id(there): here for here, there in zip(offered, buffers, strict=True)}
+        output, lse = (back.get(id(result), result if result is None else result.cpu()) for result in results)
+        return output, lse
