@@ -6,7 +6,7 @@ JSON; infinities and NaN are written as the strings "inf", "-inf" and "nan".
 
 Events, by the value of "event":
     worker    a worker process started: pid
-    device    it has loaded the kernel: device, versions
+    device    it has loaded the kernel: device, versions, strata {name: why no case of the run has it, "" for no reason}
     case      a case is about to run: unit, phase, at (seconds since the start), case, strata, traits, size
     verdict   it ran: ran {check: worst ratio or null}, findings, ms
     shrunk    a search for the smallest case that fails a check ended: worker, traits of the case that it began with;

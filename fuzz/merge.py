@@ -110,6 +110,7 @@ class _Told:
 
     devices: dict[str, None] = field(default_factory=dict)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
+    strata: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, None] = field(default_factory=dict)
 
     def hear(self, event: Event) -> None:
@@ -117,13 +118,15 @@ class _Told:
             self.devices[event["device"]] = None
             for name, version in event["versions"].items():
                 self.versions.setdefault(name, {})[version] = None
+            # one machine that can draw a stratum is enough
+            self.strata = {name: reason and self.strata.get(name, reason) for name, reason in event["strata"].items()}
         elif event["event"] == "stop":
             self.reasons[event["reason"]] = None
 
     def write(self, journal: Journal) -> None:
         if self.devices:
             versions = {name: ", ".join(found) for name, found in self.versions.items()}
-            journal.write("device", device=", ".join(self.devices), versions=versions)
+            journal.write("device", device=", ".join(self.devices), versions=versions, strata=self.strata)
         journal.write("stop", reason=", ".join(self.reasons))
 
 

@@ -117,6 +117,7 @@ class Totals:
         self.pids: dict[str, int] = {}  # of the workers that are at work
         self.device: str | None = None
         self.versions: dict[str, str] = {}
+        self.reach: dict[str, str] = {}  # all strata, each with the reason why it is never drawn or ""
         self.cases = 0
         self.elapsed = 0.0
         self.strata: dict[str, Tally] = {}
@@ -149,6 +150,7 @@ class Totals:
     def _on_device(self, name: str, event: Event) -> None:
         self.device = event["device"]
         self.versions = event["versions"]
+        self.reach = event["strata"]
 
     def _on_case(self, name: str, event: Event) -> None:
         self._running[name] = event

@@ -109,9 +109,9 @@ class Worker:
         self._journal.write("error", usage=True, message=str(error))
         pytest.fail(str(error), pytrace=False)
 
-    def tell(self, device: str, versions: dict[str, str]) -> None:
-        """Write down what this worker runs on."""
-        self._journal.write("device", device=device, versions=versions)
+    def tell(self, device: str, versions: dict[str, str], strata: dict[str, str]) -> None:
+        """Write down what this worker runs on, and all strata, each with the reason why it is never drawn or ""."""
+        self._journal.write("device", device=device, versions=versions, strata=strata)
 
     def work(
         self,

@@ -49,7 +49,7 @@ def test_kernel(fuzz_run, fuzz_worker, shard):
         worker.refuse(UsageError("--kernel absent:run: there is no module 'absent' on the path"))
     if kernel == "stillborn":
         os.kill(os.getpid(), signal.SIGKILL)
-    worker.tell("a pretended device", {"python": "3"})
+    worker.tell("a pretended device", {"python": "3"}, {f"values:{kind}": "" for kind in "abc"})
 
     def judge(case, also):
         x, y = case["x"], case["y"]

@@ -15,6 +15,7 @@ from fuzz.summary import write_results
 from fuzz.totals import Totals
 
 CASE = {"lengths": [[1, 2, 65], [3, 0, 64]], "pages": "identity", "values": "bell", "padded_rows": 0, "seed": 7}
+STRATA = {"pages:reversed": "", "pages:broken": "needs the promise hardened", "values:bell": "", "values:huge": ""}
 FINDING = {
     "check": "output",
     "detail": "3 of 8192 elements are outside the bound",
@@ -39,7 +40,7 @@ class Written:
         outdir.save(self.run, began or "20260102-030405")
         self.journal = Journal(self.run.journals, "gw0")
         self.journal.write("worker", pid=1)
-        self.journal.write("device", device="a device", versions={"python": "3.12", "torch": "2.13.0"})
+        self.journal.write("device", device="a device", versions={"python": "3.12", "torch": "2.13.0"}, strata=STRATA)
         self._at = 0.0
 
     def judge(

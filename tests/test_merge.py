@@ -16,7 +16,7 @@ from fuzz.options import Options, Shard, UsageError
 from fuzz.options import shard as parse_shard
 from fuzz.report.again import write_again
 from fuzz.units import CASES, Board
-from tests.report_runs import FINDING, Written, dump_of, report
+from tests.report_runs import FINDING, STRATA, Written, dump_of, report
 
 ROOT = Path(__file__).parent.parent
 
@@ -144,11 +144,18 @@ def test_a_killed_run_is_merged_with_what_it_had_found(tmp_path):
 def test_machines_of_different_kinds_are_all_named(tmp_path):
     written(tmp_path / "a", 0, 2)
     other = Written(tmp_path / "b", shard=Shard(1, 2))
-    other.journal.write("device", device="another device", versions={"python": "3.11", "torch": "2.13.0"})
+    other.journal.write(
+        "device",
+        device="another device",
+        versions={"python": "3.11", "torch": "2.13.0"},
+        strata=STRATA | {"pages:broken": ""},
+    )
     other.end(exit_status=0)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
     assert summary(tmp_path / "all")["device"] == "a device, another device"
     assert re.search(r"python</th><td>3\.12, 3\.11</td>", report(tmp_path / "all"))
+    assert "needs the promise hardened" in report(tmp_path / "a")
+    assert "needs the promise hardened" not in report(tmp_path / "all")
 
 
 def test_runs_that_are_no_parts_of_one_are_refused(tmp_path, capsys):

@@ -97,7 +97,7 @@ def test_text_from_outside_cannot_become_markup(tmp_path):
     run.judge({"output": 0.1}, FINDING | {"detail": hostile, "message": hostile}, strata=(f"values:{hostile}",))
     run.judge({f"check{hostile}": 0.1}, FINDING | {"check": "alive" + hostile, "index": None, "detail": "x"})
     run.journal.write("error", usage=False, message=hostile)
-    run.journal.write("device", device=hostile, versions={hostile: hostile})
+    run.journal.write("device", device=hostile, versions={hostile: hostile}, strata={hostile: hostile})
     run.begin(strata=(hostile,))
     html = run.end(exit_status=1)
     page = Page(html)
@@ -115,6 +115,17 @@ def test_every_number_can_be_shown(tmp_path, bad):
     run.judge({"output": bad}, finding)
     text = Page(run.end(exit_status=1)).text
     assert "Failed" in text and "nan to" in text if math.isnan(bad) else "Failed" in text
+
+
+def test_strata_that_no_case_met_are_told_from_those_that_cannot_be_drawn(tmp_path):
+    run = Written(tmp_path / "run")
+    run.judge({"output": 0.25}, strata=("values:bell", "pages:reversed"))
+    html = run.end(exit_status=0)
+    assert "2 of 3" in html
+    assert [row.split("<")[0].strip() for row in html.split('<tr><th scope="row">') if "not met" in row] == ["huge"]
+    drawn, _, never = html.partition("Strata that this run could not draw: 1")
+    assert "needs the promise hardened" in never and "pages:broken" in never
+    assert "broken" not in drawn
 
 
 def test_a_failure_without_an_element_is_shown(tmp_path):

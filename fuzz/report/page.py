@@ -15,7 +15,7 @@ from fuzz.progress import ratio_text
 from fuzz.report import charts
 from fuzz.report.failures import Failure, failure
 from fuzz.report.history import began, earlier_runs, history
-from fuzz.report.tables import check_rows, heat_map
+from fuzz.report.tables import check_rows, heat_map, never_drawn
 from fuzz.report.words import counted, date, duration, short
 from fuzz.run import Run
 from fuzz.strata.lengths import TILE_KEYS
@@ -44,9 +44,10 @@ def page(run: Run, totals: Totals, summary: Mapping[str, Any]) -> str:
         when=date(when),
         verdict=_verdict(summary, failures),
         failures=failures,
-        figures=_figures(summary),
+        figures=_figures(summary, totals.reach),
         checks=checks,
-        heat=heat_map(summary, counts, checks),
+        heat=heat_map(summary, counts, checks, totals.reach),
+        never_drawn=never_drawn(summary, totals.reach),
         tile=TILE_KEYS,
         residues={
             f"{name} mod {TILE_KEYS}": charts.residues(name, hits, TILE_KEYS) for name, hits in counts.residues.items()
@@ -93,13 +94,15 @@ def _flaws(summary: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
-def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _figures(summary: Mapping[str, Any], reach: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(name, value, remark) of the numbers at the top."""
     stopped = f"stopped: {summary['stopped']}" if summary["stopped"] else ""
+    met = summary["strata"].keys()
+    possible = met | {stratum for stratum, reason in reach.items() if not reason}
     return [
         ("cases", f"{summary['cases']:,}", f"{summary['cases_per_s']:.3g} per second"),
         ("time", duration(summary["elapsed_s"]), stopped),
-        ("strata met", f"{len(summary['strata']):,}", f"by {counted(len(summary['checks']), 'check')}"),
+        ("strata met", f"{len(met)} of {len(possible)}", f"by {counted(len(summary['checks']), 'check')}"),
         ("worst output", _worst(summary, "output"), "of the bound, where it passed"),
         ("worst lse", _worst(summary, "lse"), "of the bound, where it passed"),
     ]

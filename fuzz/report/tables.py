@@ -56,23 +56,42 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """A stratum, a cell for each check, and the worst ratios of output and LSE."""
+    """A stratum, whether a case belonged to it, a cell for each check, and the worst ratios of output and LSE."""
 
     name: str
+    met: bool
     cells: list[HeatCell]
     worst: list[str]
 
 
-def heat_map(summary: Mapping[str, Any], counts: Counts, checks: list[CheckRow]) -> dict[str, list[HeatRow]]:
-    """Rows by family of strata; their columns are `checks`."""
+def heat_map(
+    summary: Mapping[str, Any], counts: Counts, checks: list[CheckRow], reach: Mapping[str, str]
+) -> dict[str, list[HeatRow]]:
+    """Rows by family of strata, for those that were met or could have been; their columns are `checks`.
+
+    reach  all strata, each with the reason why it is never drawn or ""
+    """
     most = max((cell.cases for cell in counts.cells.values()), default=1)
+    met = summary["strata"]
     families: dict[str, list[HeatRow]] = {}
-    for stratum, entry in summary["strata"].items():
+    for stratum in dict.fromkeys((*reach, *met)):
+        if stratum not in met and reach[stratum]:
+            continue
         family, _, name = stratum.partition(":")
         cells = [_cell(counts.cells.get((stratum, check.name), Cell()), stratum, check.name, most) for check in checks]
-        worst = [ratio_text(number(entry[f"worst_{result}_ratio"])) for result in ("output", "lse")]
-        families.setdefault(family, []).append(HeatRow(name, cells, worst))
+        entry = met.get(stratum, {})
+        worst = [ratio_text(number(entry.get(f"worst_{result}_ratio"))) for result in ("output", "lse")]
+        families.setdefault(family, []).append(HeatRow(name, stratum in met, cells, worst))
     return families
+
+
+def never_drawn(summary: Mapping[str, Any], reach: Mapping[str, str]) -> dict[str, list[str]]:
+    """Strata that no case could belong to, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for stratum, reason in reach.items():
+        if reason and stratum not in summary["strata"]:
+            reasons.setdefault(reason, []).append(stratum)
+    return reasons
 
 
 def _cell(cell: Cell, stratum: str, check: str, most: int) -> HeatCell:

@@ -15,6 +15,7 @@ from fuzz.journal import Event
 from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.run import Run
+from fuzz.strata.reach import reach
 from fuzz.strata.strategy import Budget, cases
 from fuzz.target import load
 from fuzz.worker import Worker
@@ -35,7 +36,7 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     if fuzz_run.device == "cpu":
         torch.set_num_threads(1)
     rig = Rig(target, fuzz_run.device, contract)
-    worker.tell(device=device_name(fuzz_run.device), versions=versions())
+    worker.tell(device_name(fuzz_run.device), versions(), reach(contract, options.strata, room.budget))
 
     def verdict(case: Case, also: frozenset[str]) -> Verdict:
         with room.taken(case):
