@@ -84,7 +84,7 @@ def excluded(contract: frozenset[str], budget: Budget) -> dict[str, str]:
     reasons = {}
     for family, registry in FAMILIES.items():
         for name in registry:
-            reason = _exclusion(_least(family, name), contract, budget)
+            reason = exclusion(_least(family, name), contract, budget)
             if reason:
                 reasons[f"{family}:{name}"] = reason
     return reasons
@@ -107,7 +107,7 @@ _LEAST: dict[str, Runs] = {
 }
 
 
-def _exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | None:
+def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | None:
     """Why a case must not be drawn, or None."""
     missing = promises_needed(case) - contract
     if missing:
@@ -160,10 +160,10 @@ def _compatible(case: Case, contract: frozenset[str], allowed: dict[str, list[st
     """The case, or the nearest one that may be drawn: strata that do may still not go together."""
     simpler: dict[str, Any] = {}
     for family in ("layout", "pages", "values"):
-        if _exclusion(case, contract, budget) is None:
+        if exclusion(case, contract, budget) is None:
             return case
         simpler[family] = allowed[family][0]
         case = replace(case, **simpler)
-    if _exclusion(case, contract, budget) is not None:
+    if exclusion(case, contract, budget) is not None:
         reject()
     return case
