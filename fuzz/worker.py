@@ -21,6 +21,7 @@ from fuzz.buckets import telling
 from fuzz.journal import Event, Journal, number, read, strict
 from fuzz.machine import process_start
 from fuzz.options import UsageError
+from fuzz.recall import Recall, database
 from fuzz.reproducer import evidence_name
 from fuzz.run import Run
 from fuzz.totals import FOUND, GENERATE, SEARCH, Failing, Totals
@@ -94,6 +95,7 @@ class Worker:
         self._journal = Journal(run.journals, name)
         self._found = Journal(run.journals, f"{name}{FOUND}")
         self._known = Totals(run.journals, f"*{FOUND}")
+        self._recall = Recall(run.options.kernel, database())
         self._kinds: set[tuple[str, frozenset[str]]] = set()
         self._discoveries: list[Discovery] = []
         self._news = False  # whether there is one that no search was tried for
@@ -118,17 +120,20 @@ class Worker:
         strategy: SearchStrategy[Any],
         describe: Callable[[Any], Event],
         judge: Callable[[Any, frozenset[str]], Verdict],
-        keep: Callable[[Event, str, Path], Verdict],
+        keep: Callable[[Any, str, Path], Verdict],
+        revive: Callable[[Event], Any],
     ) -> None:
-        """Do units until none is left or the run has to stop, then what is left to search.
+        """Try what earlier runs found, do units until none is left or the run has to stop, then what is left to search.
 
         strategy  draws cases
         describe  case -> its part of a journal line: case (JSON), strata, traits, size
         judge     case, checks that must be among those that run -> verdict
-        keep      case (JSON), check that it failed, directory: make the directory, with the evidence of it -> verdict
+        keep      case, check that it failed, directory: make the directory, with the evidence of it -> verdict
+        revive    case (JSON) -> case; ValueError if it is none that may run
         """
-        self._strategy, self._describe, self._judge, self._keep = strategy, describe, judge, keep
+        self._strategy, self._describe, self._judge, self._keep, self._revive = strategy, describe, judge, keep, revive
         try:
+            self._try_known()
             while unit := self._board.claim(self._name):
                 self._generate(unit)
                 self._board.done(unit)
@@ -143,6 +148,37 @@ class Worker:
         except Stop:
             pass
         self._journal.write("ended")
+
+    def _try_known(self) -> None:
+        """Run the cases that failed in earlier runs, if no other worker does. They are no part of what is generated:
+        the same seed gives the same cases, whatever is known."""
+        with locked(self._run.journals / "known.lock", wait=False) as mine:
+            if not mine or (self._run.journals / "known").exists():
+                return
+            (self._run.journals / "known").touch()
+            limit = time.monotonic() + self._search_limit()
+            for check, value in self._recall.known():
+                if time.monotonic() > limit:
+                    return
+                try:
+                    case = self._revive(value)
+                except ValueError:
+                    continue  # of another version, or for another contract
+                errors = self._errors
+                failing = self._keep_evidence(case, check).failing.get(check)
+                if failing is not None:
+                    self.failing.setdefault(check, failing)
+                    self._tell_shrunk(failing, failing)
+                elif self._errors == errors:
+                    self._recall.forget(check, value)
+
+    def _search_limit(self) -> float:
+        """Seconds that a search may take."""
+        return min(SEARCH_SECONDS, (self._run.options.max_time or float("inf")) / 4)
+
+    def _tell_shrunk(self, smallest: Failing, discovered: Failing) -> None:
+        began_with = sorted(discovered.traits)
+        self._found.write("shrunk", worker=self._name, began_with=began_with, **smallest.to_json())
 
     def _generate(self, unit: Unit) -> None:
         """Do a unit. A new failure is searched first; then the unit is done again up to there, without the kernel."""
@@ -194,10 +230,11 @@ class Worker:
                     left[-1] = Outcome.of(case, event["ran"], event["findings"])
         return left
 
-    def _execute(self, event: Event, unit: Unit, phase: str, judge: Callable[[], Verdict]) -> Outcome:
+    def _execute(self, event: Event, unit: Unit | None, phase: str, judge: Callable[[], Verdict]) -> Outcome:
         """Judge a case, with a line in the journal before and after."""
         start = time.monotonic()
-        self._journal.write("case", unit=unit.number, phase=phase, at=round(start - self._run.started, 3), **event)
+        number_of_unit = None if unit is None else unit.number
+        self._journal.write("case", unit=number_of_unit, phase=phase, at=round(start - self._run.started, 3), **event)
         try:
             verdict = judge()
             ran, findings = verdict.ran, [finding_json(finding) for finding in verdict.findings]
@@ -244,18 +281,17 @@ class Worker:
                     self._discoveries.append(discovery)
                     continue
                 smallest = self._smallest(discovery)
-                began_with = sorted(discovery.failing.traits)
-                self._found.write("shrunk", worker=self._name, began_with=began_with, **smallest.to_json())
-            self._keep_evidence(smallest, discovery.unit)
+                self._tell_shrunk(smallest, discovery.failing)
+                self._recall.remember(check, smallest.case)
+            self._keep_evidence(self._revive(smallest.case), check)
             self._searching += time.monotonic() - now
 
-    def _keep_evidence(self, failing: Failing, unit: Unit) -> None:
-        """Run a case once more, and keep what the kernel did."""
+    def _keep_evidence(self, case: Any, check: str) -> Outcome:
+        """Run a case that failed a check once more, and keep what the kernel did."""
         self._stop_if_due(SEARCH)
-        event = failing.to_json()
-        del event["finding"]
-        place = self._run.evidence / evidence_name(failing.check, failing.case)
-        self._execute(event, unit, SEARCH, lambda: self._keep(failing.case, failing.check, place))
+        event = self._describe(case)
+        place = self._run.evidence / evidence_name(check, event["case"])
+        return self._execute(event, None, SEARCH, lambda: self._keep(case, check, place))
 
     def _smallest(self, discovery: Discovery) -> Failing:
         """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
@@ -263,7 +299,7 @@ class Worker:
         unit, outcomes, check = discovery.unit, dict(discovery.outcomes), discovery.failing.check
         smallest = discovery.failing
         found = False
-        limit = time.monotonic() + min(SEARCH_SECONDS, (self._run.options.max_time or float("inf")) / 4)
+        limit = time.monotonic() + self._search_limit()
 
         def body(case: Any) -> None:
             nonlocal smallest, found

@@ -68,12 +68,12 @@ def test_kernel(fuzz_run, fuzz_worker, shard):
         return Verdict({"output": x / 2000, "lse": None, "alive": None}, findings)
 
     def keep(case, check, place):
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         (place / "facts.json").write_text('{"reproduced": true, "findings": [], "wrong": {}}')
         (place / "inputs.safetensors").write_text("tensors")
         return judge(case, frozenset())
 
-    worker.work(cases, describe, judge, keep)
+    worker.work(cases, describe, judge, keep, lambda value: value)
     if worker.failing:
         pytest.fail("\\n".join(one.finding["message"] for one in worker.failing.values()), pytrace=False)
 """

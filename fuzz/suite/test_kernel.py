@@ -16,7 +16,7 @@ from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.run import Run
 from fuzz.strata.reach import reach
-from fuzz.strata.strategy import Budget, cases
+from fuzz.strata.strategy import Budget, cases, exclusion
 from fuzz.target import load
 from fuzz.worker import Worker
 from kernel.contract import CONTRACTS, PROMISES
@@ -42,14 +42,20 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
         with room.taken(case):
             return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
 
-    def keep(case: Event, check: str, place: Path) -> Verdict:
-        failing = Case.from_json(case)
-        with room.taken(failing):
-            again, observed = rig.judge(failing, check)
-            write_evidence(place, failing, check, again, observed, device=fuzz_run.device, profile=target.profile)
+    def keep(case: Case, check: str, place: Path) -> Verdict:
+        with room.taken(case):
+            again, observed = rig.judge(case, check)
+            write_evidence(place, case, check, again, observed, device=fuzz_run.device, profile=target.profile)
             return again
 
-    worker.work(strategy, describe, verdict, keep)
+    def revive(value: Event) -> Case:
+        case = Case.from_json(value)
+        reason = exclusion(case, contract, room.budget)
+        if reason:
+            raise ValueError(reason)
+        return case
+
+    worker.work(strategy, describe, verdict, keep, revive)
     if worker.failing:
         messages = [failing.finding["message"] for failing in worker.failing.values()]
         pytest.fail("\n".join([*messages, f"smallest cases in {fuzz_run.directory}"]), pytrace=False)
