@@ -1,1 +1,15 @@
-"""How the kernel is proved: cases, checks, verdicts, reproducers."""
+"""How a kernel is proved: cases, checks, verdicts, reproducers.
+
+`fuzz.verify(kernel, contract="serving")` is the whole of it in one call, for the tests of anyone's kernel.
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`verify`, imported when it is asked for: the commands start without torch."""
+    if name == "verify":
+        from fuzz.verification import verify
+
+        return verify
+    raise AttributeError(f"module 'fuzz' has no attribute {name!r}")

@@ -55,7 +55,7 @@ def _looks(finding: Finding, inputs: Inputs, results: Results, profile: Profile)
     look = _Look(sample, finding.check, results.named()[finding.check], profile)
     if not look.is_clear:
         return
-    found = [*_as_another_problem(look), *_as_another_lse(look)]
+    found = [*_as_another_lse(look), *_as_another_problem(look)]
     yield from found or _as_another_row(look)
 
 

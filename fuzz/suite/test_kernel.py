@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis.strategies import SearchStrategy
 
 from fuzz.case import Case
 from fuzz.checks import Verdict, judge
@@ -16,10 +15,10 @@ from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.run import Run
 from fuzz.strata.reach import reach
-from fuzz.strata.strategy import Budget, cases, exclusion
+from fuzz.strata.strategy import exclusion
 from fuzz.target import load
+from fuzz.terms import drawn, promises
 from fuzz.worker import Worker
-from kernel.contract import CONTRACTS, PROMISES
 
 
 def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
@@ -59,27 +58,3 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     if worker.failing:
         messages = [failing.finding["message"] for failing in worker.failing.values()]
         pytest.fail("\n".join([*messages, f"smallest cases in {fuzz_run.directory}"]), pytrace=False)
-
-
-def promises(contract: str, without: tuple[str, ...]) -> frozenset[str]:
-    """The promises of a contract, less some.
-
-    Raises:
-        UsageError: one of those is no promise.
-    """
-    for name in without:
-        if name not in PROMISES:
-            raise UsageError(f"--without {name}: no such promise; there are {', '.join(PROMISES)}")
-    return CONTRACTS[contract].difference(without)
-
-
-def drawn(contract: frozenset[str], strata: tuple[str, ...], budget: Budget) -> SearchStrategy[Case]:
-    """The strategy for the cases of a run.
-
-    Raises:
-        UsageError: a stratum that does not exist or cannot be drawn.
-    """
-    try:
-        return cases(contract, strata, budget=budget)
-    except ValueError as error:
-        raise UsageError(f"--strata {','.join(strata)}: {error}") from error
