@@ -84,7 +84,7 @@ def read(path: Path) -> Dump:
     try:
         case = Case.from_json(record.case)
     except ValueError as error:
-        raise UsageError(f"{path}: case: {error}") from None
+        raise UsageError(f"{path}: case: {_one_line(str(error))}") from None
     contract = CONTRACTS[record.contract].difference(record.without)
     missing = promises_needed(case) - contract
     if missing:
@@ -214,6 +214,11 @@ def _json(path: Path, content: bytes) -> Any:
 
 def _refuse(path: Path, reason: str) -> NoReturn:
     raise UsageError(f"{path}: {reason}")
+
+
+def _one_line(text: str) -> str:
+    """A text that quotes a file, without what would move a terminal's cursor, and not too long."""
+    return "".join(char if char.isprintable() else "?" for char in text)[:500]
 
 
 def _is_text(value: object) -> bool:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import shutil
 import struct
 from dataclasses import replace
@@ -304,6 +305,7 @@ SPOILED = {
     "a missing field": (lambda place: edit(place, contract=None), "contract is missing"),
     "a missing field of the case": (lambda place: edit(place, case={"lengths": [[1, 1, 1]]}), "case: dtype is missing"),
     "an unknown field of the case": (lambda place: _case_with(place, heads=16), "case: heads is no field of a case"),
+    "a field that breaks lines": (lambda place: _case_with(place, **{"a\nb": 1}), "case: a?b is no field of a case"),
     "an unknown stratum": (lambda place: _case_with(place, pages="spiral"), "case: pages is 'spiral', must be one of"),
     "unknown strata": (lambda place: edit(place, strata=["pages:spiral"]), "strata is"),
     "an absurd length": (
@@ -440,3 +442,21 @@ def test_the_shapes_that_a_case_implies_are_those_that_it_builds():
         for name, wanted in formats.inputs_of(case).items():
             if name != "sm_scale":
                 assert (tuple(held[name].shape), held[name].dtype) == (wanted.shape, next(iter(wanted.dtypes)))
+
+
+def test_whatever_bytes_change_a_dump_reads_or_is_refused(copy):
+    generator = random.Random(1)
+    originals = {
+        path: path.read_bytes() for path in copy.iterdir() if path.suffix in (".json", ".jsonl", ".safetensors")
+    }
+    for _ in range(300):
+        path = generator.choice(sorted(originals))
+        content = bytearray(originals[path])
+        for _ in range(generator.randint(1, 4)):
+            content[generator.randrange(min(len(content), 4000))] = generator.choice(b'\0\xff"{}[]0-9ae.,:\\/ ')
+        path.write_bytes(content[: generator.choice((len(content), generator.randrange(len(content))))])
+        try:
+            reading.read(copy / "case.json")
+        except UsageError as refused:
+            assert len(str(refused).splitlines()) == 1 and str(refused).isprintable()
+        path.write_bytes(originals[path])
