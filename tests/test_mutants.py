@@ -9,19 +9,21 @@ import pytest
 
 from fuzz.case import Case
 from fuzz.mutants import collect as collecting
+from fuzz.mutants import rivals
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.collect import collect
 from fuzz.mutants.edit import Edit, StaleEdit, apply
 from fuzz.mutants.equivalent import EQUIVALENT
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
-from fuzz.mutants.mutant import BROKEN, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
+from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
 from fuzz.mutants.package import kernel_sources
-from fuzz.mutants.report import Report
-from fuzz.mutants.runner import ELSEWHERE, LEFT, Outcome, draw_cases, run_all
+from fuzz.mutants.report import Report, RulesReport
+from fuzz.mutants.rivals import ALL, draw_trials, judge_by_rules
+from fuzz.mutants.runner import ELSEWHERE, LEFT, Outcome, Work, draw_cases, run_all
 from fuzz.mutants.runner import EQUIVALENT as STATED_EQUIVALENT
 from fuzz.mutants.selftest import ROOT
-from fuzz.mutants.trial import Budget
+from fuzz.mutants.trial import Budget, attack
 from fuzz.options import UsageError
 from fuzz.strata.faults import FAULTS
 
@@ -71,7 +73,7 @@ def test_an_edit_that_does_not_fit_fails_loudly(edit, message):
 
 def test_every_named_mutant_fits_its_source_and_every_equivalent_one_exists():
     """Fails when the kernel, the reference or the judge has changed: see to the mutant that the message names."""
-    planted = collect((NAMED, JUDGE, GENERATED))
+    planted = [one for one in collect((NAMED, JUDGE, GENERATED)) if one.group != CONTROL]
     assert len({one.name for one in planted}) == len(planted)
     assert all(one.changed for one in planted)
 
@@ -109,7 +111,7 @@ def test_generated_mutants_change_one_place_each_and_have_names_that_last():
 def test_a_sample_is_always_the_same_and_names_are_checked():
     assert [one.name for one in collect((NAMED,), sample=5)] == [one.name for one in collect((NAMED,), sample=5)]
     name = CATALOGUE[0].name
-    assert [one.name for one in collect((NAMED,), (name,))] == [name]
+    assert [one.name for one in collect((NAMED,), (name,))] == ["the unchanged kernel", name]
     with pytest.raises(UsageError, match=f"did you mean '{name}'"):
         collect((NAMED,), (name + "s",))
 
@@ -143,11 +145,11 @@ BODIES = {
 }
 
 
-def outcomes(planted: list[Planted], **options) -> dict[str, Outcome]:
-    settings = {
-        "cases": CASES, "device": "cpu", "budget": Budget(20, 3, 2), "workers": 2, "deadline": math.inf,
-    } | options  # fmt: skip
-    return {outcome.planted.name: outcome for outcome in run_all(planted, **settings)}
+def outcomes(planted: list[Planted], deadline: float = math.inf) -> dict[str, Outcome]:
+    def work(one: Planted) -> Work:
+        return Work(attack, (one.changed, CASES, "cpu", Budget(20, 3, 2)), 5)
+
+    return {outcome.planted.name: outcome for outcome in run_all(planted, work, "cpu", 2, deadline)}
 
 
 def pretended(name: str) -> Planted:
@@ -199,13 +201,13 @@ def test_cases_are_those_of_the_seed():
 
 
 def test_the_report_counts_and_tells_survivors(tmp_path):
-    report = Report("cpu", 7, 40)
+    report = Report("cpu", time.monotonic(), seed=7, cases=40)
     planted = [Planted(name, NAMED, {}, fault="F05", bug="x #1") for name in ("a | b", "c")]
     report.outcomes.append(Outcome(planted[0], KILLED, ("lse",), ("lengths:keys", "values:bell"), 3, 1.5, "m", {}, {}))
     assert report.exit_status == 0
     report.outcomes.append(Outcome(planted[1], SURVIVED, cases=40))
     assert report.exit_status == 1
-    report.write(tmp_path, 60.0)
+    report.write(tmp_path)
     written = json.loads((tmp_path / "mutants.json").read_text())
     assert written["groups"]["named"] == {"killed": 1, "survived": 1}
     assert [one["name"] for one in written["mutants"]] == ["a | b", "c"]
@@ -215,8 +217,36 @@ def test_the_report_counts_and_tells_survivors(tmp_path):
     assert "| c | survived |" in page
 
 
+def test_an_original_that_does_not_survive_spoils_the_run():
+    report = Report("cpu", time.monotonic(), seed=7, cases=40)
+    report.outcomes.append(Outcome(Planted("a", NAMED, {}), KILLED))
+    report.outcomes.append(Outcome(Planted("the unchanged kernel", CONTROL, {}), SURVIVED))
+    assert report.exit_status == 0
+    report.outcomes[-1] = Outcome(Planted("the unchanged kernel", CONTROL, {}), KILLED)
+    assert report.exit_status == 2
+
+
 def test_a_run_that_could_not_try_a_mutant_is_no_success():
-    report = Report("cpu", 7, 40)
+    report = Report("cpu", time.monotonic(), seed=7, cases=40)
     assert report.exit_status == 2
     report.outcomes.append(Outcome(Planted("a", NAMED, {}), LEFT))
     assert report.exit_status == 2
+
+
+def test_rules_of_other_suites_judge_on_their_own_inputs(monkeypatch, tmp_path):
+    monkeypatch.setattr(rivals, "SUITES", [suite for suite in rivals.SUITES if suite.name == "float16, equal"])
+    trials = draw_trials()
+    report = RulesReport("cpu", time.monotonic())
+    for name in ("right", "raises"):
+        (outcome,) = run_all(
+            [Planted(name, CONTROL if name == "right" else NAMED, pretended(name).changed)],
+            lambda one: Work(judge_by_rules, (one.changed, trials), 20),
+            "cpu",
+            1,
+            math.inf,
+        )
+        assert (outcome.state, outcome.checks) == ((SURVIVED, ()) if name == "right" else (KILLED, ALL))
+        report.outcomes.append(outcome)
+    assert report.exit_status == 0
+    report.write(tmp_path)
+    assert "| FlashMLA | 1 / 1 | accepted |" in (tmp_path / "rules.md").read_text()

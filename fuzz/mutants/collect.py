@@ -11,14 +11,16 @@ from fuzz.mutants.edit import Sources, StaleEdit, apply
 from fuzz.mutants.equivalent import EQUIVALENT
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
-from fuzz.mutants.mutant import GENERATED, JUDGE, NAMED, Mutant, Planted
+from fuzz.mutants.mutant import CONTROL, GENERATED, JUDGE, NAMED, Mutant, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.selftest import repository_sources
 from fuzz.options import UsageError
 
 
 def collect(groups: Collection[str], only: Collection[str] = (), sample: int | None = None) -> list[Planted]:
-    """The mutants of some groups: those named in `only`, else `sample` of each group, else all. Always the same sample.
+    """The mutants of some groups, after what is not mutated: those named in `only`, or `sample` of each, or all.
+
+    A sample is always the same.
 
     Raises StaleEdit if one does not fit its source any more, UsageError for a name that there is not.
     """
@@ -33,7 +35,15 @@ def collect(groups: Collection[str], only: Collection[str] = (), sample: int | N
                 near = difflib.get_close_matches(name, names, n=1)
                 raise UsageError(f"--only: no mutant {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         found = [planted for planted in found if planted.name in only]
-    return found
+    return [*_controls(found), *found]
+
+
+def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
+    if any(not planted.tests for planted in mutants):
+        yield Planted("the unchanged kernel", CONTROL, {})
+    tests = dict.fromkeys(test for planted in mutants for test in planted.tests)
+    if tests:
+        yield Planted("the unchanged judge", CONTROL, {}, tests=tuple(tests))
 
 
 def _named() -> Iterator[Planted]:

@@ -22,7 +22,7 @@ Plant faults, one at a time, and see whether they are noticed: named and generat
 those in the reference and the judge by our own tests."""
 EPILOG = """\
 Exit status: 0 all that should die were killed, 1 one survived, 2 one could not be tried: its edit does not fit the
-source any more, the time was up, or the judge failed."""
+source any more, the time was up, the judge failed, or what is not mutated was killed too."""
 
 
 def add_command(commands: Any) -> None:
@@ -33,6 +33,7 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("--only", metavar="NAME,...", type=names, default=(), help="these mutants")
     add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, JUDGE), help=GROUPS_HELP)
+    add("--rules", action="store_true", help="have published suites' rules judge them, on inputs like their own")
     add("--sample", metavar="N", type=positive, help="N of each group, always the same ones")
     add("--max-cases", metavar="N", type=positive, default=300, help="cases for a mutant (300)")
     add("--max-time", metavar="TIME", type=duration, help="begin no mutant after that: 90s, 10m, 2h")
@@ -51,28 +52,18 @@ def run(parsed: argparse.Namespace) -> int:
     workers = auto_workers(device, gpus) if parsed.workers == "auto" else int(parsed.workers)
     prepare_worker(device, gpus, 0, os.environ)
     # After the environment is set: these import torch and Triton.
-    from fuzz.mutants.collect import collect
+    from fuzz.mutants import session
     from fuzz.mutants.edit import StaleEdit
-    from fuzz.mutants.report import Report, line
-    from fuzz.mutants.runner import draw_cases, run_all
-    from fuzz.mutants.trial import Budget
 
     began = time.monotonic()
     try:
-        mutants = collect(parsed.groups if not parsed.only else GROUPS, parsed.only, parsed.sample)
+        score = session.judged_by_rules if parsed.rules else session.fuzzed
+        report = score(parsed, device, workers, began)
     except StaleEdit as error:
         raise UsageError(str(error)) from error
-    needs_cases = any(planted.group != JUDGE for planted in mutants)
-    cases = draw_cases(parsed.seed, parsed.max_cases, device) if needs_cases else []
-    deadline = began + parsed.max_time if parsed.max_time else float("inf")
-    report = Report(device, parsed.seed, len(cases))
-    for outcome in run_all(mutants, cases, device, Budget.of(device), workers, deadline):
-        report.outcomes.append(outcome)
-        print(line(outcome), flush=True)
-    elapsed = time.monotonic() - began
-    report.write(parsed.out, elapsed)
+    report.write(parsed.out)
     if parsed.write is not None:
-        put(parsed.write, COMMAND, report.markdown(elapsed))
+        put(parsed.write, f"{COMMAND} --rules" if parsed.rules else COMMAND, report.markdown())
     print(report.summary(), file=sys.stderr)
     return report.exit_status
 

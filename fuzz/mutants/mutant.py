@@ -10,6 +10,8 @@ ANYWHERE, GPU = "anywhere", "gpu"
 # The lists that mutants come from, and what finds them: the fuzzer, the fuzzer, our own tests.
 NAMED, GENERATED, JUDGE = "named", "generated", "judge"
 GROUPS = (NAMED, GENERATED, JUDGE)
+# What is not mutated and so must survive, else what is killed says nothing.
+CONTROL = "control"
 # Events in the journal of a mutant's process; all but the first and the third are how it ends.
 CASE, KILLED, SHRUNK, SURVIVED, BROKEN = "case", "killed", "shrunk", "survived", "broken"
 

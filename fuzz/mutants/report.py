@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
+import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -12,85 +11,122 @@ from typing import Any
 
 from fuzz.describe import device_name, versions
 from fuzz.journal import write_json, write_text
-from fuzz.mutants.mutant import BROKEN, GROUPS, JUDGE, KILLED, SURVIVED
+from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GROUPS, JUDGE, KILLED, SURVIVED
+from fuzz.mutants.rivals import ALL
 from fuzz.mutants.runner import EQUIVALENT, LEFT, Outcome
 
 SCHEMA = 1
-_FOUND = (KILLED, SURVIVED)
 
 
 class Report:
-    """Outcomes as they come, and what they add up to."""
+    """Outcomes as they come, and what they add up to.
 
-    def __init__(self, device: str, seed: int, cases: int) -> None:
+    device  "cpu" or "cuda"; its name is asked for in the end, as no process may touch CUDA before it forks
+    about   what else the run depended on
+    """
+
+    def __init__(self, device: str, began: float, **about: int) -> None:
         self.outcomes: list[Outcome] = []
-        self._device, self._versions = device_name(device), versions()
-        self._seed, self._cases = seed, cases
+        self._device, self._began, self._about = device, began, about
 
     @property
     def exit_status(self) -> int:
-        states = {outcome.state for outcome in self.outcomes}
+        if any(one.state != SURVIVED for one in self._of(CONTROL)):
+            return 2
+        states = {outcome.state for outcome in self.outcomes if outcome.planted.group != CONTROL}
         if SURVIVED in states:
             return 1
-        return 2 if states & {LEFT, BROKEN} or not self.outcomes else 0
+        return 2 if states & {LEFT, BROKEN} or not states else 0
 
-    def write(self, directory: Path, elapsed: float) -> None:
+    def write(self, directory: Path) -> None:
         """mutants.json and mutants.md."""
-        directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / "mutants.json", self.to_json(elapsed))
-        write_text(directory / "mutants.md", self.markdown(elapsed))
+        write_json(directory / "mutants.json", self.to_json())
+        write_text(directory / "mutants.md", self.markdown())
 
-    def to_json(self, elapsed: float) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
-            "date": date.today().isoformat(),
-            "machine": platform.machine(),
-            "device": self._device,
-            "versions": self._versions,
-            "seed": self._seed,
-            "cases": self._cases,
-            "elapsed_s": round(elapsed, 1),
-            "groups": {group: dict(Counter(one.state for one in self._of(group))) for group in GROUPS},
+            **self._where_and_when(),
+            "groups": {group: dict(self._states(group)) for group in (*GROUPS, CONTROL)},
             "mutants": [_plain(outcome) for outcome in self._sorted()],
             "exit_status": self.exit_status,
         }
 
-    def markdown(self, elapsed: float) -> str:
-        """A line for each group, then tables of mutants: the named ones, the judge's, generated ones that survived."""
-        versions = ", ".join(f"{name} {version}" for name, version in self._versions.items())
-        parts = [
-            f"{date.today().isoformat()}, {self._device}, {versions}; seed {self._seed}, "
-            f"at most {self._cases} cases for a mutant; {elapsed / 60:.0f} min.",
-            _table(["mutants", KILLED, SURVIVED, EQUIVALENT, "others"], [self._counts(group) for group in GROUPS]),
-        ]
+    def markdown(self) -> str:
+        """A line for each group, then one for each mutant; of the generated ones, for those that were not killed."""
+        counts = [[group, *self._counts(group)] for group in GROUPS if self._of(group)]
+        parts = [self._heading(), _table(["mutants", KILLED, SURVIVED, EQUIVALENT, "others"], counts)]
         for group in GROUPS:
             rows = [_row(one) for one in self._sorted() if one.planted.group == group]
-            if group == "generated":
+            if group == GENERATED:
                 rows = [row for row in rows if row[1] != KILLED]
             if rows:
-                heads = ["mutant", "", "fault", "seen in", "check", "cases", "seconds", "strata of the smallest case"]
-                parts.append(_table([f"{group} {heads[0]}", *heads[1:]], rows))
+                heads = [f"{group} mutant", "", "fault", "seen in", "check", "cases", "seconds", "strata of that case"]
+                parts.append(_table(heads, rows))
         return "\n\n".join(parts) + "\n"
 
     def summary(self) -> str:
         """How many of each group ended how, in one line."""
         parts = []
-        for group in GROUPS:
-            states = Counter(one.state for one in self._of(group))
-            if states:
+        for group in (*GROUPS, CONTROL):
+            if states := self._states(group):
                 parts.append(f"{group}: {', '.join(f'{count} {state}' for state, count in states.items())}")
         return "; ".join(parts)
 
+    def _where_and_when(self) -> dict[str, Any]:
+        return {
+            "date": date.today().isoformat(),
+            "device": device_name(self._device),
+            "versions": versions(),
+            **self._about,
+            "elapsed_s": round(time.monotonic() - self._began, 1),
+        }
+
+    def _heading(self) -> str:
+        facts = self._where_and_when()
+        about = [f"{name} {value}" for name, value in (facts["versions"] | self._about).items()]
+        minutes = f"{facts['elapsed_s'] / 60:.0f} min"
+        return ", ".join((facts["date"], facts["device"], *about, minutes))
+
     def _counts(self, group: str) -> list[str]:
-        states = Counter(one.state for one in self._of(group))
-        others = sum(states.values()) - sum(states[state] for state in (*_FOUND, EQUIVALENT))
-        return [group, *(str(states[state]) for state in (*_FOUND, EQUIVALENT)), str(others)]
+        states = self._states(group)
+        listed = [states.pop(state, 0) for state in (KILLED, SURVIVED, EQUIVALENT)]
+        return [str(count) for count in (*listed, sum(states.values()))]
+
+    def _states(self, group: str) -> Counter[str]:
+        return Counter(one.state for one in self._of(group))
 
     def _of(self, group: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.planted.group == group]
 
-    def _sorted(self) -> Iterable[Outcome]:
-        return sorted(self.outcomes, key=lambda one: (GROUPS.index(one.planted.group), one.planted.name))
+    def _sorted(self) -> list[Outcome]:
+        order = (*GROUPS, CONTROL)
+        return sorted(self.outcomes, key=lambda one: (order.index(one.planted.group), one.planted.name))
+
+
+class RulesReport(Report):
+    """The same for rules of published suites: each rule's own kills."""
+
+    @property
+    def exit_status(self) -> int:
+        """Whether all was tried; what a foreign rule lets pass is no failure of ours."""
+        tried = [one for one in self.outcomes if one.state in (KILLED, SURVIVED)]
+        return 0 if tried and not any(one.state in (LEFT, BROKEN) for one in self.outcomes) else 2
+
+    def write(self, directory: Path) -> None:
+        """rules.json and rules.md."""
+        write_json(directory / "rules.json", self.to_json())
+        write_text(directory / "rules.md", self.markdown())
+
+    def markdown(self) -> str:
+        """A line for each rule."""
+        tried = [one for one in self.outcomes if one.state in (KILLED, SURVIVED) and one.planted.group != CONTROL]
+        rejected = [name for one in self._of(CONTROL) for name in one.checks]
+        rows = []
+        for name in ALL:
+            kills = sum("alive" in one.checks or name in one.checks for one in tried)
+            rows.append([name, f"{kills} / {len(tried)}", "rejected" if name in rejected else "accepted"])
+        return f"{self._heading()}\n\n{_table(['rule', 'killed', 'the unchanged kernel'], rows)}\n"
 
 
 def line(outcome: Outcome) -> str:

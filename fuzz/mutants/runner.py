@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 from fuzz.case import Case
 from fuzz.describe import traits_of
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import BROKEN, CASE, GPU, JUDGE, KILLED, SHRUNK, SURVIVED, Planted
-from fuzz.mutants.selftest import SECONDS, run_tests
-from fuzz.mutants.trial import CONTRACT, Budget, attack
+from fuzz.mutants.mutant import BROKEN, CASE, GPU, KILLED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
 from fuzz.units import CASES, explore, seed_of
 
@@ -26,6 +25,18 @@ EQUIVALENT, ELSEWHERE, LEFT = "equivalent", "needs a GPU", "not run"
 # touched CUDA; importing the kernel counts devices through NVML, which does not.
 _FORK = multiprocessing.get_context("fork")
 _POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the process of a mutant does: call a function, with a journal as its last argument.
+
+    patience  seconds that may pass without a new line in the journal, before the process is said to hang
+    """
+
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    patience: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +74,9 @@ def draw_cases(seed: int, count: int, device: str) -> list[Case]:
 
 
 def run_all(
-    mutants: Iterable[Planted], cases: Sequence[Case], device: str, budget: Budget, workers: int, deadline: float
+    mutants: Iterable[Planted], work: Callable[[Planted], Work], device: str, workers: int, deadline: float
 ) -> Iterator[Outcome]:
-    """The outcome of each mutant, as they end. `deadline` is of time.monotonic: after it, none is begun."""
+    """The outcome of each mutant, as they end. `deadline` is of time.monotonic: none is begun after it."""
     waiting = list(mutants)
     running: list[_Child] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -73,15 +84,11 @@ def run_all(
             while waiting and len(running) < workers:
                 planted = waiting.pop(0)
                 state = _not_to_run(planted, device, deadline)
-                if state is not None:
-                    yield Outcome(planted, state, message=planted.equivalent)
-                    continue
-                path = Path(directory) / f"{len(waiting)}.jsonl"
-                if planted.group == JUDGE:
-                    running.append(_Child(planted, path, 2 * SECONDS, (run_tests, planted.changed, planted.tests)))
+                if state is None:
+                    journal = Path(directory) / f"{len(waiting)}.jsonl"
+                    running.append(_Child(planted, journal, work(planted)))
                 else:
-                    patience = budget.case_seconds + budget.shrink_seconds
-                    running.append(_Child(planted, path, patience, (attack, planted.changed, cases, device, budget)))
+                    yield Outcome(planted, state, message=planted.equivalent)
             for child in [child for child in running if child.ended()]:
                 running.remove(child)
                 yield child.outcome()
@@ -98,24 +105,23 @@ def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
 
 @dataclass
 class _Child:
-    """The process of a mutant. `patience` is how many seconds may pass without a new line in its journal."""
+    """The process of a mutant."""
 
     planted: Planted
     journal: Path
-    patience: float
-    work: tuple[Any, ...]
+    work: Work
     hung: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.process = _FORK.Process(target=_quietly, args=(self.journal, *self.work))
+        self.process = _FORK.Process(target=_quietly, args=(self.journal, self.work))
         self.process.start()
 
     def ended(self) -> bool:
         """Whether the process is gone; ends it when it hangs."""
         if not self.process.is_alive():
             return True
-        if not self.journal.exists() or time.time() - self.journal.stat().st_mtime < self.patience:
+        if not self.journal.exists() or time.time() - self.journal.stat().st_mtime < self.work.patience:
             return False
         self.hung = True
         self.process.kill()
@@ -142,9 +148,9 @@ class _Child:
         return Outcome(self.planted, BROKEN, (), (), number, seconds, message, case)
 
 
-def _quietly(path: Path, work: Callable[..., None], *arguments: Any) -> None:
+def _quietly(path: Path, work: Work) -> None:
     """A mutant's process prints nothing: what it has to say is in its journal."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    work(*arguments, Journal(path.parent, path.stem))
+    work.function(*work.arguments, Journal(path.parent, path.stem))
