@@ -311,7 +311,7 @@ class Controller:
             write(f"unfinished: {event['case']}")
         worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
         write(f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}")
-        write(f"results: {run.directory / 'summary.json'}")
+        write(f"results: {run.directory / 'report.html'}")
 
 
 class OneShardEach(LoadScheduling):

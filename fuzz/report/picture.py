@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,10 @@ def _span(name: str, size: int) -> str:
 def _ratio(dump: Path, result: str) -> NDArray[np.float64] | None:
     """Distance from the golden value over what is allowed, rounding included; float64, [rows, heads] or [rows, heads,
     columns]. Above 1 where the check fails, inf where the value is not a number or the exact one alone is allowed."""
-    observed, expected = (_read(dump / f"{name}.safetensors") for name in ("observed", "expected"))
     try:
-        got, golden = observed[result], expected[result]
-        low, high = (expected[f"{result}_{side}"] for side in ("low", "high"))
-    except KeyError:
+        (got,) = _read(dump / "observed.safetensors", (result,))
+        golden, low, high = _read(dump / "expected.safetensors", (result, f"{result}_low", f"{result}_high"))
+    except (OSError, SafetensorError, KeyError):
         return None
     if not (got.shape == golden.shape == low.shape == high.shape and got.ndim in (2, 3)):
         return None
@@ -80,13 +80,13 @@ def _ratio(dump: Path, result: str) -> NDArray[np.float64] | None:
     return np.where(inside, np.minimum(np.where(got == golden, 0.0, ratio), 1.0), np.maximum(ratio, _JUST_OUTSIDE))
 
 
-def _read(path: Path) -> dict[str, NDArray[np.float64]]:
-    """The floating-point tensors of a safetensors file, in float64; none where it is not there or too large."""
-    try:
-        tensors = deserialize(path.read_bytes()) if path.stat().st_size <= _LARGEST_FILE else []
-    except (OSError, SafetensorError):
-        return {}
-    return {name: _numbers(one).reshape(one["shape"]) for name, one in tensors if one["dtype"] in _STORED}
+def _read(path: Path, names: Sequence[str]) -> list[NDArray[np.float64]]:
+    """Floating-point tensors of a safetensors file, in float64. Raises OSError, SafetensorError or KeyError where that
+    is not there, not such a file, larger than a dump's file can be, or without these tensors."""
+    if path.stat().st_size > _LARGEST_FILE:
+        raise KeyError(path)
+    tensors = dict(deserialize(path.read_bytes()))
+    return [_numbers(tensors[name]).reshape(tensors[name]["shape"]) for name in names]
 
 
 def _numbers(tensor: dict[str, Any]) -> NDArray[np.float64]:
