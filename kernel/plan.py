@@ -1,34 +1,106 @@
-"""Tile sizes, from the device alone: a request's bits must not depend on what else is in the batch."""
+"""Tile sizes and the split, from the device alone: a request's bits must not depend on what else is in the batch."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import Any
 
 import torch
 
+from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 
-@dataclass(frozen=True, slots=True)
+MERGE_OPTIONS = {"num_warps": 4}
+
+
+@dataclass(frozen=True)
 class Tile:
-    """How one program cuts its work: queries × 16 heads against `keys` keys at a time."""
+    """How one program cuts its work: `queries` x 16 heads against `keys` keys at a time, gathered in `pieces` of a row.
+
+    `stages` is the depth of the pipeline of gathers.
+    """
 
     queries: int
     keys: int
+    stages: int
+    pieces: int
     num_warps: int
-    num_stages: int
+
+    @cached_property
+    def options(self) -> dict[str, int]:
+        """What the compiler is told."""
+        return {"num_warps": self.num_warps}
+
+    def constants(self) -> dict[str, int]:
+        return {
+            "HEADS": NUM_HEADS,
+            "CKV": CKV_DIM,
+            "KPE": KPE_DIM,
+            "BLOCK_N": self.keys,
+            "STAGES": self.stages,
+            "PIECES": self.pieces,
+        }
 
 
-# By major compute capability: the largest tile without spills in the loop over full tiles, within the shared memory.
-_HOPPER = Tile(queries=4, keys=64, num_warps=8, num_stages=2)
-_TILES = {9: _HOPPER, 10: Tile(queries=4, keys=32, num_warps=8, num_stages=2)}
-# 56 KiB of shared memory, which every GPU since Ampere has.
-_SMALL = Tile(queries=1, keys=32, num_warps=4, num_stages=2)
+@dataclass(frozen=True)
+class Plan:
+    """What a device runs.
+
+    tile, lone   how programs of `prefill` and `lone` cut their work
+    chunk        keys per query in a chunk of a split request, see split.py
+    short        requests of up to so many keys go to `lone`
+    teams        programs that `lone` starts at most for them, shared out among the requests
+    """
+
+    tile: Tile
+    lone: Tile
+    chunk: int = 512
+    short: int = 64
+    teams: int = 1024
+
+    def tiles(self, total_q: int, batch: int) -> int:
+        """How many tiles the requests and the padding own at most, see lookup.py."""
+        return total_q // self.tile.queries + batch + 1
+
+    def team(self, total_q: int, batch: int) -> int:
+        """How many programs share the queries of each request in `lone`."""
+        return max(1, min(64, total_q, self.teams // (batch + 1)))
+
+    def slots(self, num_kv_indices: int) -> int:
+        """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
+        return 2 * num_kv_indices // self.chunk if num_kv_indices > self.chunk else 0
+
+    @cache  # noqa: B019 - a handful of plans, which live as long as the process
+    def prefill_constants(self, vectors: bool) -> dict[str, Any]:
+        return {"VECTORS": vectors, **self.tile.constants(), **self._shared, "SHORT": self.short}
+
+    @cache  # noqa: B019
+    def lone_constants(self, vectors: bool) -> dict[str, Any]:
+        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short}
+
+    @cached_property
+    def merge_constants(self) -> dict[str, Any]:
+        return {"HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared}
+
+    @cached_property
+    def _shared(self) -> dict[str, int]:
+        return {"QUERIES": self.tile.queries, "CHUNK": self.chunk}
 
 
-def tile_for(capability: tuple[int, int]) -> Tile:
-    """The tile for a compute capability (major, minor)."""
-    return _TILES.get(capability[0], _SMALL)
+_LONE = Tile(queries=1, keys=64, stages=2, pieces=4, num_warps=4)
+_HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE)
+_BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE)
+# 92 KiB of shared memory, which every GPU since Ampere has.
+_SMALL = Plan(_LONE, _LONE)
+# Triton's interpreter on the CPU runs one program after the other: as few as possible.
+_INTERPRETER = Plan(_HOPPER.tile, _LONE, short=0, teams=1)
+_PLANS = {9: _HOPPER, 10: _BLACKWELL}
+
+
+def plan_for(capability: tuple[int, int]) -> Plan:
+    """The plan for a compute capability (major, minor)."""
+    return _PLANS.get(capability[0], _SMALL)
 
 
 @cache
-def tile_on(device: torch.device) -> Tile:
-    """The tile for a device; Triton's interpreter on the CPU takes Hopper's."""
-    return _HOPPER if device.type == "cpu" else tile_for(torch.cuda.get_device_capability(device))
+def plan_on(device: torch.device) -> Plan:
+    """The plan for a device."""
+    return _INTERPRETER if device.type == "cpu" else plan_for(torch.cuda.get_device_capability(device))

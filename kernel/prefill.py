@@ -1,16 +1,23 @@
-"""The portable Triton kernel: one program per tile of a few queries × 16 heads, one pass over the keys that it sees.
+"""The portable Triton kernel: one pass over the keys that a query sees, in up to three launches.
 
-Reading order: `run` (host), `_prefill` (one program), then the helpers in the order in which `_prefill` calls them.
+    lone      one query per program: short requests, requests of one query, chunks of split ones, the padding
+    prefill   four queries per program: all other requests; not launched where there are too few keys for one
+    merge     the chunks of split requests; not launched where there are too few keys for one
 
-What each promise of the contract costs here:
+Reading order: `run` and `_launch` (host), `prefill` here, attend.py (the loop over keys), then lookup.py (who does
+what), lone.py and split.py.
 
-- hardened, nan-contained: index entries are 64-bit before any arithmetic, key positions and page ids are compared with
-  the size of what they index, and a key that fails is loaded as zeros and scored NaN.
-- masked-rows, padding: a row that sees no key keeps sum 0, which the epilogue turns into +0 and -inf. Rows past
-  qo_indptr[-1] form one more request, without keys.
-- causal-contained: only tiles on the causal edge hold keys that some row does not see. There a key with a NaN or Inf is
-  replaced by zeros and scored NaN, which only reaches the rows that do see it.
-- repeatable, batch-invariant, page-invariant: a tile starts at its request's first query and walks its keys in order.
+What each promise of the contract costs:
+
+- hardened: index entries are 64-bit before any arithmetic. Key positions are compared with the size of what they index,
+  page ids are clamped, and a row that names a bad one is made NaN at the end.
+- nan-contained: no page is read that a live key does not name.
+- masked-rows, padding: a row that sees no key keeps total = 0, which becomes +0 and -inf. Rows past qo_indptr[-1]
+  form one more request, without keys.
+- causal-contained: where a row of a tile met a NaN, the few keys that not every row of the tile sees are looked at. If
+  one of them is to blame, the tile is done again up to it.
+- repeatable, batch-invariant, page-invariant: a request's own lengths decide which program does what, tiles and chunks
+  start at its first query and key, and keys come in order.
 """
 
 import math
@@ -20,8 +27,13 @@ import triton
 import triton.language as tl
 
 from . import interpreter
-from .contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
-from .plan import tile_on
+from .attend import attend, first_unsound_key
+from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
+from .launch import is_interpreted, launch
+from .lone import lone, no_keys, store_rows
+from .lookup import extent, find_request, first_tile, is_lone
+from .plan import MERGE_OPTIONS, plan_on
+from .split import is_split, merge
 
 _LOG2_E = math.log2(math.e)
 
@@ -85,31 +97,63 @@ def _run_on_gpu(
 def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
-    tile = tile_on(inputs.device)
-    # Request b gets the tiles from qo_indptr[b] // queries + b on, at least as many as it needs. `batch` is the padding.
-    grid = (inputs.total_q // tile.queries + inputs.batch + 1,)
-    with torch.cuda.device_of(q_nope):
-        _prefill[grid](
-            q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse,
-            *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
-            qo_indptr.stride(0), kv_indptr.stride(0), kv_indices.stride(0), *output.stride(), *lse.stride(),
-            check_scale(inputs.sm_scale) * _LOG2_E,
-            inputs.total_q, inputs.batch, inputs.num_kv_indices, inputs.num_pages,
-            VECTORS=all(map(_in_vectors, (q_nope, q_pe, ckv, kpe, output))),
-            QUERIES=tile.queries, HEADS=NUM_HEADS, CKV=CKV_DIM, KPE=KPE_DIM, BLOCK_N=tile.keys,
-            num_warps=tile.num_warps, num_stages=tile.num_stages,
+    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    plan = plan_on(device)
+    vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
+    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
+    operands = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices)
+    strides = (
+        *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
+        qo_indptr.stride(0), kv_indptr.stride(0), kv_indices.stride(0),
+    )  # fmt: skip
+    result_strides = (*output.stride(), *lse.stride())
+    scale = check_scale(inputs.sm_scale) * _LOG2_E
+    sizes = (total_q, batch, num_kv_indices)
+    slots = plan.slots(num_kv_indices)
+    # Without slots nothing is written to scratch, and any float32 tensor will do.
+    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
+    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
+    team = plan.team(total_q, batch)
+    launch(
+        lone, slots + (batch + 1) * team, device, variant,
+        (
+            *operands, output, lse, scratch, scratch_lse, *strides, *result_strides,
+            scale, *sizes, inputs.num_pages, slots, team,
+        ),
+        plan.lone_constants(vectors), plan.lone.options,
+    )  # fmt: skip
+    if num_kv_indices > plan.short:
+        launch(
+            prefill, plan.tiles(total_q, batch), device, variant,
+            (*operands, output, lse, *strides, *result_strides, scale, *sizes, inputs.num_pages, slots),
+            plan.prefill_constants(vectors), plan.tile.options,
+        )  # fmt: skip
+    if slots:
+        launch(
+            merge, slots, device, variant,
+            (
+                scratch, scratch_lse, qo_indptr, kv_indptr, output, lse,
+                qo_indptr.stride(0), kv_indptr.stride(0), *result_strides, *sizes,
+            ),
+            plan.merge_constants, MERGE_OPTIONS,
         )  # fmt: skip
 
 
-def _in_vectors(tensor: torch.Tensor) -> bool:
-    """Whether every row is contiguous and starts at a multiple of 16 bytes, so that it can be moved in 16-byte pieces."""
-    *rows, unit = tensor.stride()
-    return unit == 1 and tensor.data_ptr() % 16 == 0 and not any(stride % 8 for stride in rows)
+def _in_vectors(*tensors: torch.Tensor) -> bool:
+    """Whether every row is contiguous, starts at a multiple of 16 bytes and lies less than 2^31 elements from the next.
+
+    Then rows move in 16-byte pieces, and 32 bits hold a stride.
+    """
+    for tensor in tensors:
+        *rows, unit = tensor.stride()
+        if unit != 1 or tensor.data_ptr() % 16 or any(stride % 8 or stride >= 2**31 for stride in rows):
+            return False
+    return True
 
 
 # Nothing is specialised on a value, so a new shape never compiles: one variant per combination of dtypes and VECTORS.
-@triton.jit(do_not_specialize=list(range(32)))
-def _prefill(
+@triton.jit(do_not_specialize=list(range(33)))
+def prefill(
     q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse,
     q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
     q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
@@ -117,147 +161,87 @@ def _prefill(
     qo_step: tl.int64, kv_step: tl.int64, index_step: tl.int64,
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
     scale: tl.float32,
-    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64,
-    VECTORS: tl.constexpr, QUERIES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int64,
+    VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
+    """One tile per program: QUERIES queries of a request that is not split, over all keys that they see."""
+    qo = (qo_indptr, qo_step)
+    kv = (kv_indptr, kv_step)
     # Later queries see more keys: the longest tiles start first.
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
-    request = _find_request(qo_indptr, qo_step, batch, tile, QUERIES)
-    q_start, q_end, kv_start, kv_len = _extent(
-        qo_indptr, qo_step, kv_indptr, kv_step, request, batch, total_q
-    )
-    q_first = q_start + QUERIES * (tile - _first_tile(q_start, request, QUERIES))
+    request = find_request(qo, kv, batch, tile, False, QUERIES, CHUNK)
+    q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
+    q_first = q_start + QUERIES * (tile - first_tile(q_start, request, QUERIES))
     if (q_first < q_start) | (q_first >= q_end) | (q_first < 0) | (q_first >= total_q):
         return
+    if is_lone(q_end - q_start, kv_start, kv_len, num_kv_indices, SHORT):
+        return
+    if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
+        if is_split(
+            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
+        ):
+            return
 
-    # Row r of the tile is head r % HEADS of query r // HEADS.
-    row = tl.arange(0, QUERIES * HEADS)
-    head = (row % HEADS).to(tl.int64)
-    query = q_first + row // HEADS
+    # Keys that a row sees, and how many of them there are to see.
+    query = q_first + tl.arange(0, QUERIES * HEADS) // HEADS
     q_stop = tl.minimum(tl.minimum(q_first + QUERIES, q_end), total_q)
     live = query < q_stop
-
-    # Keys that a row sees, and how many of them lie inside kv_indices.
     prefix = kv_len - (q_end - q_start)
     sees = tl.minimum(tl.maximum(prefix + (query - q_start) + 1, 0), kv_len)
     least = tl.minimum(tl.maximum(prefix + (q_first - q_start) + 1, 0), kv_len)
     most = tl.minimum(tl.maximum(prefix + (q_stop - q_start), 0), kv_len)
-    inside = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
-    edge = (tl.minimum(least, inside) // BLOCK_N * BLOCK_N).to(tl.int32)
-    end = tl.minimum(most, inside).to(tl.int32)
+    sound = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
+    sound = tl.where(num_pages > 0, sound, 0)
 
-    qn = _load(q_nope, query * q_nope_row + head * q_nope_head, q_nope_dim, live, CKV, VECTORS)
-    qp = _load(q_pe, query * q_pe_row + head * q_pe_head, q_pe_dim, live, KPE, VECTORS)
-    page_of = kv_indices + kv_start * index_step
-    m = tl.full([QUERIES * HEADS], -float("inf"), tl.float32)
-    l = tl.zeros([QUERIES * HEADS], tl.float32)
-    acc = tl.zeros([QUERIES * HEADS, CKV], tl.float32)
-    for start in tl.range(0, edge, BLOCK_N):
-        m, l, acc = _attend(
-            qn, qp, m, l, acc, start, end, sees, page_of, index_step, num_pages, scale,
-            ckv_cache, ckv_page, ckv_dim, kpe_cache, kpe_page, kpe_dim, BLOCK_N, CKV, KPE, VECTORS, False,
-        )  # fmt: skip
-    for start in tl.range(edge, end, BLOCK_N, num_stages=1):
-        m, l, acc = _attend(
-            qn, qp, m, l, acc, start, end, sees, page_of, index_step, num_pages, scale,
-            ckv_cache, ckv_page, ckv_dim, kpe_cache, kpe_page, kpe_dim, BLOCK_N, CKV, KPE, VECTORS, True,
-        )  # fmt: skip
-
-    # A row that reaches past kv_indices names pages that do not exist.
-    l = tl.where(sees > inside, float("nan"), l)
-    empty = l == 0
-    value = tl.where(empty[:, None], 0.0, acc / l[:, None])
-    value_lse = tl.where(empty, -float("inf"), m + tl.log2(l))
-    tl.store(lse + query * lse_row + head * lse_head, value_lse, mask=live)
-    elements = _elements(output, query * output_row + head * output_head, output_dim, CKV, VECTORS)
-    tl.store(elements, value.to(output.dtype.element_ty), mask=live[:, None])
+    ckv = (ckv_cache, ckv_page, ckv_dim)
+    kpe = (kpe_cache, kpe_page, kpe_dim)
+    pages = (kv_indices + kv_start * index_step, index_step, num_pages)
+    queries = ((q_nope, q_nope_row, q_nope_head, q_nope_dim), (q_pe, q_pe_row, q_pe_head, q_pe_dim))
+    results = ((output, output_row, output_head, output_dim), (lse, lse_row, lse_head))
+    end = tl.minimum(most, sound)
+    spoilt = _tile(
+        queries, ckv, kpe, pages, results, query, live, sees, sound, end, scale,
+        BLOCK_N, STAGES, PIECES, HEADS, CKV, KPE, VECTORS,
+    )  # fmt: skip
+    if spoilt & (least < end):
+        # A key with a NaN or Inf spoils the rows that do not see it: 0 * NaN. Those that do see it or a later one are
+        # NaN in any case, so the tile is done again up to there.
+        sound = first_unsound_key(ckv, kpe, pages, least, end, QUERIES, CKV, KPE, VECTORS)
+        if sound < end:
+            _tile(
+                queries, ckv, kpe, pages, results, query, live, sees, sound, sound, scale,
+                BLOCK_N, STAGES, PIECES, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
 
 
 @triton.jit
-def _first_tile(q_start, request, QUERIES: tl.constexpr):
-    """The first tile of a request: strictly rising with it, and leaving room for all of the tiles before it."""
-    return q_start // QUERIES + request
-
-
-@triton.jit
-def _find_request(qo_indptr, qo_step, batch, tile, QUERIES: tl.constexpr):
-    """The last request in 0 .. batch whose first tile is not past `tile`; ends in log2(batch) steps on any content."""
-    low = tl.zeros([], tl.int64)
-    high = batch
-    while low < high:
-        middle = (low + high + 1) // 2
-        q_start = tl.load(qo_indptr + middle * qo_step).to(tl.int64)
-        if _first_tile(q_start, middle, QUERIES) <= tile:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-@triton.jit
-def _extent(qo_indptr, qo_step, kv_indptr, kv_step, request, batch, total_q):
-    """Query rows q_start .. q_end of a request, its first key position and key count; `batch` is the padding."""
-    after = tl.minimum(request + 1, batch)
-    q_start = tl.load(qo_indptr + request * qo_step).to(tl.int64)
-    q_end = tl.load(qo_indptr + after * qo_step).to(tl.int64)
-    kv_start = tl.load(kv_indptr + request * kv_step).to(tl.int64)
-    kv_end = tl.load(kv_indptr + after * kv_step).to(tl.int64)
-    return q_start, tl.where(request < batch, q_end, total_q), kv_start, tl.maximum(kv_end - kv_start, 0)
-
-
-@triton.jit
-def _elements(base, offset, step, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
-    """[len(offset), WIDTH] pointers, one row per offset."""
-    dim = tl.arange(0, WIDTH)
-    if VECTORS:
-        return tl.multiple_of(base + offset, [16])[:, None] + dim[None, :]
-    else:
-        return (base + offset)[:, None] + dim[None, :] * step
-
-
-@triton.jit
-def _load(base, offset, step, mask, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
-    """[len(offset), WIDTH] elements, zeros in the rows where `mask` is off."""
-    return tl.load(_elements(base, offset, step, WIDTH, VECTORS), mask=mask[:, None], other=0.0)
-
-
-@triton.jit
-def _attend(
-    qn, qp, m, l, acc, start, end, sees, page_of, index_step, num_pages, scale,
-    ckv_cache, ckv_page, ckv_dim, kpe_cache, kpe_page, kpe_dim,
-    BLOCK_N: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, VECTORS: tl.constexpr, EDGE: tl.constexpr,
+def _tile(
+    queries, ckv, kpe, pages, results, query, live, sees, sound, end, scale,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr,
+    KPE: tl.constexpr, VECTORS: tl.constexpr,
 ):  # fmt: skip
-    """One step of the online softmax in base 2: keys start .. start + BLOCK_N; EDGE where not every row sees all of them."""
-    key = start + tl.arange(0, BLOCK_N)
-    if EDGE:
-        page = tl.load(page_of + key * index_step, mask=key < end, other=-1).to(tl.int64)
+    """Results of a tile over its keys up to `end`, NaN in the rows that see more than `sound` keys.
+
+    Returns whether a row met a NaN or an Inf or a page outside the cache.
+    """
+    spoilt = False
+    if end > 0:
+        m, total, acc, exist = attend(
+            queries[0], queries[1], ckv, kpe, pages, query, live, tl.minimum(sees, end).to(tl.int32), 0,
+            end.to(tl.int32), scale, BLOCK_N, STAGES, PIECES, HEADS, CKV, KPE, VECTORS,
+        )  # fmt: skip
+        spoilt = (not exist) | (tl.max((total != total).to(tl.int32), 0) == 1)
+        total = tl.where(exist & (sees <= sound), total, float("nan"))
+        store_rows(results[0], results[1], m, total, acc, query, live, HEADS, CKV, VECTORS)
     else:
-        page = tl.load(page_of + key * index_step).to(tl.int64)
-    exists = (page >= 0) & (page < num_pages)
-    k = _load(ckv_cache, page * ckv_page, ckv_dim, exists, CKV, VECTORS)
-    kp = _load(kpe_cache, page * kpe_page, kpe_dim, exists, KPE, VECTORS)
-    usable = exists
-    if EDGE:
-        # Weight 0 does not silence a NaN or Inf in the product with P: a row that does not see the key would get it.
-        finite = tl.max((tl.abs(k.to(tl.float32)) < float("inf")).to(tl.int32) ^ 1, 1) == 0
-        k = tl.where(finite[:, None], k, 0.0)
-        usable = exists & finite
-    # Scaled apart: chained into one accumulator, the two products would wait for each other on Hopper.
-    x = tl.dot(qn, tl.trans(k)) * scale + tl.dot(qp, tl.trans(kp)) * scale
-    x = tl.where(usable[None, :], x, float("nan"))
-    if EDGE:
-        x = tl.where(key[None, :] < sees[:, None], x, -float("inf"))
-    m_new = tl.maximum(m, tl.max(x, 1))
-    # A row that has seen no key yet would shift by -inf - -inf.
-    shift = tl.where(m_new == -float("inf"), 0.0, m_new) if EDGE else m_new
-    p = tl.exp2(x - shift[:, None])
-    alpha = tl.exp2(m - shift)
-    l = l * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(k.dtype), k, acc * alpha[:, None])
-    return m_new, l, acc
+        nothing = tl.where(sees <= sound, 0.0, float("nan"))
+        weighted = (no_keys(query.shape[0], CKV),)
+        store_rows(results[0], results[1], nothing, nothing, weighted, query, live, HEADS, CKV, VECTORS)
+    return spoilt
 
 
-_INTERPRETED = not isinstance(_prefill, triton.JITFunction)
+_INTERPRETED = is_interpreted(prefill)
 if _INTERPRETED:
     interpreter.repair()

@@ -1,0 +1,114 @@
+"""One query per program: short requests, requests of one query, the chunks of split ones, and the padding.
+
+Such programs are small: two fit on a multiprocessor and hide each other's waits, and they start fast.
+"""
+
+import triton
+import triton.language as tl
+
+from .attend import attend, elements
+from .lookup import extent, find_request, first_slot, is_lone
+from .split import is_split, store_slot
+
+
+@triton.jit(do_not_specialize=list(range(36)))
+def lone(
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse,
+    q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
+    q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
+    ckv_page: tl.int64, ckv_dim: tl.int64, kpe_page: tl.int64, kpe_dim: tl.int64,
+    qo_step: tl.int64, kv_step: tl.int64, index_step: tl.int64,
+    output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
+    scale: tl.float32,
+    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int32,
+    team: tl.int32,
+    VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """The first `slots` programs take a slot each, the others are teams, one per request and one for the padding."""
+    qo = (qo_indptr, qo_step)
+    kv = (kv_indptr, kv_step)
+    program = tl.program_id(0)
+    in_slots = program < slots
+    # In 32 bits: a division in 64 takes a hundred instructions.
+    request = ((program - slots) // team).to(tl.int64)
+    if in_slots:
+        request = find_request(qo, kv, batch, program, True, QUERIES, CHUNK)
+    q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
+    q_len = q_end - q_start
+    split = False
+    if slots > 0:
+        split = is_split(
+            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
+        )
+    if (split != in_slots) | (q_start < 0):
+        return
+    if (not split) & (not is_lone(q_len, kv_start, kv_len, num_kv_indices, SHORT)):
+        return
+
+    # Query `nth` of the request and every `step`th after it, over keys start .. stop.
+    nth = ((program - slots) % team).to(tl.int64)
+    step = team.to(tl.int64)
+    start = kv_len * 0
+    stop = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
+    if split:
+        nth = (program - first_slot(kv_start, CHUNK)) % q_len
+        step = q_len
+        start = (program - first_slot(kv_start, CHUNK)) // q_len * CHUNK * q_len
+        stop = tl.minimum(start + CHUNK * q_len, kv_len)
+    stop = tl.where(num_pages > 0, stop, 0)
+
+    head = tl.arange(0, HEADS).to(tl.int64)
+    for i in tl.range(nth, tl.minimum(q_len, total_q - q_start), step, num_stages=1):
+        row = q_start + i
+        sees = tl.minimum(tl.maximum(kv_len - q_len + i + 1, 0), kv_len)
+        end = tl.minimum(sees, stop)
+        query = row + head * 0
+        if end > start:
+            m, total, acc, exist = attend(
+                (q_nope, q_nope_row, q_nope_head, q_nope_dim), (q_pe, q_pe_row, q_pe_head, q_pe_dim),
+                (ckv_cache, ckv_page, ckv_dim), (kpe_cache, kpe_page, kpe_dim),
+                (kv_indices + kv_start * index_step, index_step, num_pages),
+                query, head >= 0, (end + head * 0).to(tl.int32), start.to(tl.int32), end.to(tl.int32), scale,
+                BLOCK_N, STAGES, PIECES, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
+            total = tl.where(exist & (split | (sees <= stop)), total, float("nan"))
+            if split:
+                store_slot(scratch, scratch_lse, program.to(tl.int64), m, total, acc, HEADS, CKV)
+            else:
+                store_rows(
+                    (output, output_row, output_head, output_dim), (lse, lse_row, lse_head),
+                    m, total, acc, query, head >= 0, HEADS, CKV, VECTORS,
+                )  # fmt: skip
+        else:
+            nothing = tl.where(sees > stop, float("nan"), tl.zeros([HEADS], tl.float32))
+            if split:
+                weighted = (no_keys(HEADS, CKV),)
+                store_slot(scratch, scratch_lse, program.to(tl.int64), nothing, nothing, weighted, HEADS, CKV)
+            else:
+                store_rows(
+                    (output, output_row, output_head, output_dim), (lse, lse_row, lse_head),
+                    nothing, nothing, (no_keys(HEADS, CKV),), query, head >= 0, HEADS, CKV, VECTORS,
+                )  # fmt: skip
+
+
+@triton.jit
+def no_keys(ROWS: tl.constexpr, CKV: tl.constexpr):
+    """The weighted sum of no keys."""
+    return tl.zeros([ROWS, CKV], tl.float32)
+
+
+@triton.jit
+def store_rows(output, lse, m, total, acc, query, live, HEADS: tl.constexpr, CKV: tl.constexpr, VECTORS: tl.constexpr):
+    """Normalise and write what `attend` returned; a row without keys has total = 0."""
+    WIDTH: tl.constexpr = CKV // len(acc)
+    head = (tl.arange(0, total.shape[0]) % HEADS).to(tl.int64)
+    value_lse = tl.where(total == 0, -float("inf"), m + tl.log2(total))
+    tl.store(lse[0] + query * lse[1] + head * lse[2], value_lse, mask=live)
+    # The reciprocal costs half an ulp of float32; an exact division of 128 elements per thread was half of the code.
+    share = tl.where(total == 0, 0.0, 1 / total)
+    place = query * output[1] + head * output[2]
+    for i in tl.static_range(len(acc)):
+        row = elements(output[0] + i * WIDTH * output[3], place, output[3], WIDTH, VECTORS)
+        tl.store(row, (acc[i] * share[:, None]).to(output[0].dtype.element_ty), mask=live[:, None])

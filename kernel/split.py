@@ -1,0 +1,97 @@
+"""Split-KV: few queries over many keys. `lone` computes each query over chunks of its keys, `merge` puts them together.
+
+A request of q_len queries is split if it has more than CHUNK * q_len keys, into chunks of that many keys. Nothing but
+the request's own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots
+of scratch, one per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills at
+most 2 * kv_len / CHUNK slots, so that the scratch grows with the number of keys alone.
+"""
+
+import triton
+import triton.language as tl
+
+from .attend import elements
+from .lookup import extent, find_request, first_slot
+
+
+@triton.jit
+def is_split(
+    qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Whether a request is split; every program of every launch comes to the same answer.
+
+    Where row pointers decrease, the search may give slots of the request to another one. All of its slots are its own
+    if the first and the last one are, as the search takes the same turns for what lies between. If not, it stays whole.
+    """
+    q_len = q_end - q_start
+    answer = (request < batch) & (q_start >= 0) & (q_len > 0) & (q_end <= total_q)
+    answer = answer & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices) & (kv_len > CHUNK * q_len)
+    if answer:
+        slot = first_slot(kv_start, CHUNK)
+        last = slot + tl.cdiv(kv_len, CHUNK * q_len) * q_len - 1
+        answer = (find_request(qo, kv, batch, slot, True, QUERIES, CHUNK) == request) & (
+            find_request(qo, kv, batch, last, True, QUERIES, CHUNK) == request
+        )
+    return answer
+
+
+@triton.jit
+def store_slot(scratch, scratch_lse, slot, m, total, acc, HEADS: tl.constexpr, CKV: tl.constexpr):
+    """Write what `attend` returned for one query as it is."""
+    WIDTH: tl.constexpr = CKV // len(acc)
+    row = slot * HEADS + tl.arange(0, HEADS)
+    tl.store(scratch_lse + 2 * row, m)
+    tl.store(scratch_lse + 2 * row + 1, total)
+    for i in tl.static_range(len(acc)):
+        tl.store(elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True), acc[i])
+
+
+@triton.jit(do_not_specialize=list(range(16)))
+def merge(
+    scratch, scratch_lse, qo_indptr, kv_indptr, output, lse,
+    qo_step: tl.int64, kv_step: tl.int64,
+    output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
+    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64,
+    HEADS: tl.constexpr, CKV: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Each slot's program merges its share of the heads and queries of its request, chunks in order."""
+    BLOCK: tl.constexpr = 16
+    qo = (qo_indptr, qo_step)
+    kv = (kv_indptr, kv_step)
+    program = tl.program_id(0).to(tl.int64)
+    request = find_request(qo, kv, batch, program, True, QUERIES, CHUNK)
+    q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
+    if not is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):
+        return
+    q_len = q_end - q_start
+    slot = first_slot(kv_start, CHUNK)
+    length = CHUNK * q_len
+    slots = tl.cdiv(kv_len, length) * q_len
+    if program >= slot + slots:
+        return
+    dim = tl.arange(0, CKV)
+    for share in tl.range(program - slot, q_len * HEADS, slots, num_stages=1):
+        query = share // HEADS
+        head = share % HEADS
+        # Chunks that the query does not see were not written.
+        seen = tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32)
+        m = float("-inf")
+        total = 0.0
+        acc = tl.zeros([CKV], tl.float32)
+        for first in tl.range(0, seen, BLOCK, num_stages=1):
+            chunk = first + tl.arange(0, BLOCK)
+            row = (slot + chunk * q_len + query) * HEADS + head
+            chunk_m = tl.load(scratch_lse + 2 * row, mask=chunk < seen, other=float("-inf"))
+            chunk_l = tl.load(scratch_lse + 2 * row + 1, mask=chunk < seen, other=0.0)
+            part = tl.load(elements(scratch, row * CKV, 1, CKV, True), mask=(chunk < seen)[:, None], other=0.0)
+            m_new = tl.maximum(m, tl.max(chunk_m, 0))
+            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+            weight = tl.exp2(chunk_m - shift)
+            alpha = tl.exp2(m - shift)
+            total = total * alpha + tl.sum(chunk_l * weight, 0)
+            acc = acc * alpha + tl.sum(part * weight[:, None], 0)
+            m = m_new
+        row = q_start + query
+        tl.store(lse + row * lse_row + head * lse_head, m + tl.log2(total))
+        place = output + row * output_row + head * output_head + dim * output_dim
+        tl.store(place, (acc / total).to(output.dtype.element_ty))
