@@ -1,0 +1,1 @@
+"""The property tests that pytest and a fuzz run collect."""
