@@ -49,6 +49,8 @@ LENGTHS = {
     "ragged": [(3, 40), (5, 7), (2, 90)],
     "empty requests": [(0, 0), (2, 3), (0, 5), (3, 0), (0, 0), (1, 2), (0, 4)],
     "masked rows": [(33, 1), (6, 2), (5, 5)],
+    "one query": [(1, 200), (1, 5)],
+    "split": [(1, 1100), (0, 700), (2, 1300), (5, 40), (1, 512), (1, 513)],
     "no request": [],
     "no query": [(0, 3), (0, 0)],
 }
@@ -218,6 +220,38 @@ def test_hardened_against_garbage_row_pointers(name, indptr):
     output, lse = run(given)
     if name == "kv_indptr":
         assert_right(given, output, lse)
+
+
+@pytest.mark.parametrize("indptr", [[0, 1500, 700, 2700], [2000, 3000, 1000, 4100], [-3, 1500, 2100, 9100]], ids=repr)
+def test_hardened_where_long_requests_overlap(indptr):
+    inputs = on_device(make_inputs([(1, 1500), (1, 600), (2, 2000)]))
+    given = replace(inputs, kv_indptr=torch.tensor(indptr, dtype=torch.int32, device=DEVICE))
+    assert_right(given, *run(given))
+
+
+def test_batch_invariant_where_a_request_is_split():
+    inputs = make_inputs([(1, 700), (2, 1100)])
+    whole = run(on_device(inputs))
+    alone = replace(
+        inputs,
+        q_nope=inputs.q_nope[1:],
+        q_pe=inputs.q_pe[1:],
+        qo_indptr=torch.tensor([0, 2], dtype=torch.int32),
+        kv_indptr=torch.tensor([0, 1100], dtype=torch.int32),
+        kv_indices=inputs.kv_indices[700:],
+    )
+    assert_same_bits(run(on_device(alone)), (whole[0][1:], whole[1][1:]))
+
+
+@pytest.mark.parametrize("position", [0, 700, 1099], ids=repr)
+def test_causal_contained_in_a_split_request(position):
+    inputs = make_inputs([(2, 1100)])
+    clean = run(on_device(inputs))
+    inputs.ckv_cache[inputs.kv_indices[position], 0, 3] = INF
+    output, lse = run(on_device(inputs))
+    sees = torch.arange(1098, 1100, device=DEVICE) >= position
+    assert not output[sees].isfinite().all(-1).any()
+    assert_same_bits((output[~sees], lse[~sees]), (clean[0][~sees], clean[1][~sees]))
 
 
 def test_a_request_that_reaches_past_kv_indices_is_nan():
