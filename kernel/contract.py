@@ -94,7 +94,7 @@ class Inputs:
 def check_operands(inputs: Inputs) -> None:
     """Check everything that can be known without reading a tensor: types, shapes, dtypes, devices, the scale.
 
-    Never synchronises with the device. Raises TypeError or ValueError naming the operand, what it is and what it must be.
+    Never synchronises with the device. Raises TypeError or ValueError naming the operand, what it is and must be.
     """
     q_nope, ckv_cache, qo_indptr = inputs.q_nope, inputs.ckv_cache, inputs.qo_indptr
     _check_tensor("q_nope", q_nope, ("total_q", NUM_HEADS, CKV_DIM), VALUE_DTYPES)

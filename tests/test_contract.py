@@ -53,7 +53,7 @@ def test_values_must_be_16_bit_floats(name, dtype):
 
 
 def test_all_values_must_have_the_dtype_of_q_nope():
-    with pytest.raises(TypeError, match="^ckv_cache is torch.float16, must be torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"^ckv_cache is torch.float16, must be torch.bfloat16"):
         call(ckv_cache=GOOD.ckv_cache.half())
 
 
@@ -71,12 +71,12 @@ def test_all_operands_must_be_on_the_device_of_q_nope(name):
 
 
 def test_only_cpu_and_cuda_are_devices():
-    with pytest.raises(ValueError, match="^q_nope is on meta, must be on cpu or cuda"):
+    with pytest.raises(ValueError, match=r"^q_nope is on meta, must be on cpu or cuda"):
         call(q_nope=GOOD.q_nope.to("meta"))
 
 
 def test_sparse_operands_are_refused():
-    with pytest.raises(TypeError, match="^kpe_cache has layout torch.sparse_coo, must be torch.strided"):
+    with pytest.raises(TypeError, match=r"^kpe_cache has layout torch.sparse_coo, must be torch.strided"):
         call(kpe_cache=GOOD.kpe_cache.to_sparse())
 
 
@@ -84,13 +84,13 @@ def test_sparse_operands_are_refused():
     "scale", [None, "0.1", True, 1j, [0.1], torch.ones(1), torch.ones((), device="meta")], ids=repr
 )
 def test_the_scale_must_be_a_real_number(scale):
-    with pytest.raises(TypeError, match="^sm_scale is .*must be a real number"):
+    with pytest.raises(TypeError, match=r"^sm_scale is .*must be a real number"):
         call(sm_scale=scale)
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf, 1e39], ids=repr)
 def test_the_scale_must_be_finite_in_float32(scale):
-    with pytest.raises(ValueError, match="^sm_scale is .*must be finite in float32"):
+    with pytest.raises(ValueError, match=r"^sm_scale is .*must be finite in float32"):
         call(sm_scale=scale)
 
 
