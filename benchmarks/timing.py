@@ -8,7 +8,7 @@ import torch
 
 SAMPLES = 25
 _FLUSH_BYTES = 512 * 1024 * 1024
-_SLEEP_CYCLES = 200_000  # about 0.1 ms, so that the host has launched everything before the first event is reached
+_SLEEP_CYCLES = 1_000_000  # about 0.5 ms, so that the host has launched everything before the first event is reached
 
 
 def kernel_us(call: Callable[[], object], samples: int = SAMPLES) -> float:

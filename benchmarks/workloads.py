@@ -64,7 +64,7 @@ def build(workload: Workload, cache: Cache, generator: torch.Generator) -> Input
 
 
 def sample_rows(inputs: Inputs, count: int, generator: torch.Generator) -> tuple[torch.Tensor, Inputs]:
-    """Indices of `count` query rows, the last of each request first, and inputs with each of them as a request of its own."""
+    """Indices of `count` query rows, the last of each request first, and inputs with each as a request of its own."""
     qo, kv = inputs.qo_indptr.long(), inputs.kv_indptr.long()
     drawn = torch.randint(inputs.total_q, (count,), device=qo.device, generator=generator)
     rows = torch.cat([qo[1:] - 1, drawn])[:count]
