@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picture RESULT.json PICTURE.svg`: every workload's time over its roofline, ours and the peers'."""
+"""`python -m benchmarks.picture RESULT.json PICTURE.svg`: each workload's time over its roofline, ours and peers'."""
 
 import html
 import json
@@ -10,7 +10,12 @@ from benchmarks.workloads import Workload, load_workloads
 
 _ROW, _LEFT, _WIDTH, _TOP = 16, 150, 640, 44
 _DECADES = 4  # from 1 x to 10,000 x the roofline; what is slower sits at the right edge
-_COLOURS = {"kernel:run": "#c0392b", "flash_attention_3": "#2c7fb8", "flashinfer_fa3": "#41b6c4", "triton_m64": "#888888"}
+_COLOURS = {
+    "kernel:run": "#c0392b",
+    "flash_attention_3": "#2c7fb8",
+    "flashinfer_fa3": "#41b6c4",
+    "triton_m64": "#888888",
+}
 
 
 def draw(rows: list[dict]) -> str:
