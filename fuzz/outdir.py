@@ -18,7 +18,7 @@ from fuzz.run import Run
 from fuzz.summary import write_results
 from fuzz.totals import Totals
 
-RESULTS = ("summary.json", "junit.xml", "report.html", "failures", "journal")
+RESULTS = ("summary.json", "junit.xml", "report.html", "coverage.json", "failures", "journal")
 
 
 @contextmanager

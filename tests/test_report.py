@@ -1,6 +1,7 @@
 """The page that a person opens in the morning: what it says, that it needs nothing else, that nothing in it is run."""
 
 import base64
+import json
 import math
 import zlib
 from html.parser import HTMLParser
@@ -205,6 +206,23 @@ def test_a_report_made_again_is_the_same(tmp_path):
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no run has left its journals there"):
         write_again(tmp_path)
+
+
+def test_line_coverage_is_shown_where_there_is_some(tmp_path):
+    run = Written(tmp_path / "run")
+    run.judge({"output": 0.5})
+    assert "Lines of the kernel" not in run.end(exit_status=0)
+    measured = {"summary": {"num_statements": 40, "covered_lines": 36}, "missing_lines": [3, 7, 8, 9]}
+    empty = {"summary": {"num_statements": 0, "covered_lines": 0}, "missing_lines": []}
+    files = {"files": {"kernel/<prefill>.py": measured, "kernel/empty.py": empty}}
+    (tmp_path / "run" / "coverage.json").write_text(json.dumps(files))
+    write_again(tmp_path / "run")
+    page = Page(report(tmp_path / "run"))
+    assert "kernel/<prefill>.py3, 7-94090 %" in page.text
+    assert "kernel/empty.py" not in page.text
+    (tmp_path / "run" / "coverage.json").write_text('{"files": 1}')
+    write_again(tmp_path / "run")
+    assert "Lines of the kernel" not in report(tmp_path / "run")
 
 
 def dump(directory, result, golden, observed, allowed) -> None:

@@ -15,6 +15,7 @@ from fuzz.progress import ratio_text
 from fuzz.report import charts
 from fuzz.report.failures import Failure, failure
 from fuzz.report.history import began, earlier_runs, history
+from fuzz.report.lines import file_lines
 from fuzz.report.tables import check_rows, heat_map, never_drawn
 from fuzz.report.words import counted, date, duration, short
 from fuzz.run import Run
@@ -53,6 +54,7 @@ def page(run: Run, totals: Totals, summary: Mapping[str, Any]) -> str:
             f"{name} mod {TILE_KEYS}": charts.residues(name, hits, TILE_KEYS) for name, hits in counts.residues.items()
         },
         lengths=charts.lengths(counts.lengths),
+        lines=file_lines(run.directory),
         pace=charts.pace(counts.pace, summary["elapsed_s"]),
         history=history(run, when, summary, earlier) if earlier else None,
         versions=totals.versions,

@@ -1,0 +1,49 @@
+"""Line coverage of the kernel under test, where the run was started under coverage.py (docs/nightly.md says how)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+NAME = "coverage.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """Statements of a file, how many of them ran, and the lines of those that did not, as '3, 7-9'."""
+
+    name: str
+    statements: int
+    covered: int
+    missing: str
+
+
+def file_lines(directory: Path) -> list[FileLines]:
+    """What coverage.py's coverage.json in the directory of a run says of each file; nothing if it is not there, or cannot
+    be read."""
+    try:
+        files = json.loads((directory / NAME).read_text())["files"]
+        return [
+            FileLines(
+                name,
+                entry["summary"]["num_statements"],
+                entry["summary"]["covered_lines"],
+                spans(entry["missing_lines"]),
+            )
+            for name, entry in sorted(files.items())
+            if entry["summary"]["num_statements"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def spans(lines: Iterable[int]) -> str:
+    """Sorted line numbers with runs of neighbours joined."""
+    runs = []
+    for _, run in groupby(enumerate(lines), key=lambda pair: pair[1] - pair[0]):
+        numbers = [line for _, line in run]
+        runs.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
+    return ", ".join(runs)
