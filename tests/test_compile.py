@@ -30,11 +30,12 @@ def compiled(request) -> tuple[int, dict[str, dict]]:
 
 def test_shared_memory_within_the_limit(compiled):
     capability, reports = compiled
-    assert {name: report["shared"] for name, report in reports.items() if report["shared"] > SHARED_LIMIT[capability]} == {}
+    limit = SHARED_LIMIT[capability]
+    assert {name: report["shared"] for name, report in reports.items() if report["shared"] > limit} == {}
 
 
 def test_loops_over_keys_do_not_spill(compiled):
-    """Spilled registers are reloaded in the loop, where it counts, if anywhere in the two largest loops with products."""
+    """A spill counts where it is reloaded at every step: in the innermost loops with matrix products."""
     capability, reports = compiled
     if capability == 90:
         assert reports["prefill"]["local_in_loops"] == reports["lone"]["local_in_loops"] == 0
@@ -69,7 +70,8 @@ def _report(kernel, constants: dict, options: dict, capability: int) -> dict:
     types |= dict.fromkeys(("lse", "scratch", "scratch_lse"), "*fp32")
     types |= dict.fromkeys(("qo_indptr", "kv_indptr", "kv_indices"), "*i32")
     signature = {p.name: "constexpr" if p.is_constexpr else types.get(p.name, p.annotation_type) for p in kernel.params}
-    source = ASTSource(fn=kernel, signature=signature, constexprs={(kernel.arg_names.index(n),): v for n, v in constants.items()})
+    constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return {
         "shared": built.metadata.shared,
@@ -99,7 +101,8 @@ def _assembled(ptx: str, capability: int) -> dict:
 def _local_in_loops(lines: list[str]) -> int:
     """Local loads and stores in the innermost loops that multiply matrices."""
     labels = {line.strip().rstrip(":"): i for i, line in enumerate(lines) if re.match(r"\s*\.L_x_\d+:", line)}
-    jumps = [(labels.get(m[1], i), i) for i, line in enumerate(lines) if (m := re.search(r"BRA.*`\((\.L_x_\d+)\)", line))]
+    branches = [(re.search(r"BRA.*`\((\.L_x_\d+)\)", line), i) for i, line in enumerate(lines)]
+    jumps = [(labels.get(target[1], i), i) for target, i in branches if target]
     loops = [(start, end) for start, end in jumps if start < end and any("MMA." in line for line in lines[start:end])]
     inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
     return sum(bool(re.search(r"\b(LDL|STL)\b", line)) for start, end in inner for line in lines[start:end])

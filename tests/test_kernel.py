@@ -19,7 +19,8 @@ NAN, INF = float("nan"), float("inf")
 
 
 def on_device(inputs: Inputs) -> Inputs:
-    return Inputs(*(value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in inputs.operands().values()))
+    values = inputs.operands().values()
+    return Inputs(*(value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in values))
 
 
 def run(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +115,9 @@ def strided(inputs: Inputs) -> dict[str, Inputs]:
            for name in ("q_nope", "q_pe", "ckv_cache", "kpe_cache")}  # fmt: skip
     indices = {name: every_other(getattr(inputs, name)) for name in ("qo_indptr", "kv_indptr", "kv_indices")}
     return {
-        "fused": replace(inputs, q_nope=q[..., :512], q_pe=q[..., 512:], ckv_cache=k[..., :512], kpe_cache=k[..., 512:]),
+        "fused": replace(
+            inputs, q_nope=q[..., :512], q_pe=q[..., 512:], ckv_cache=k[..., :512], kpe_cache=k[..., 512:]
+        ),
         "offset by one element": replace(inputs, q_nope=view(inputs.q_nope, row=520, start=1)),
         "by head": replace(inputs, **by_head),
         "every other element": replace(inputs, **odd),
@@ -209,7 +212,8 @@ def test_hardened_against_pages_outside_the_cache(page):
     assert_same_bits((output[~names_it], lse[~names_it]), (clean[0][~names_it], clean[1][~names_it]))
 
 
-GARBAGE = [[0, 2, 2**31 - 1], [0, 2**31 - 1, 3], [-5, 2, 8], [0, 8, 2], [7, 7, 7], [-(2**31), 2**31 - 1, 5], [3, 100, 4]]
+HUGE = 2**31 - 1
+GARBAGE = [[0, 2, HUGE], [0, HUGE, 3], [-5, 2, 8], [0, 8, 2], [7, 7, 7], [-(2**31), HUGE, 5], [3, 100, 4]]
 
 
 @pytest.mark.parametrize("indptr", GARBAGE, ids=repr)

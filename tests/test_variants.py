@@ -31,13 +31,14 @@ def test_a_hundred_shapes_compile_once():
     draw = random.Random(0)
     shapes = [[(draw.choice([0, 1, 2, 16, 17, 300]), draw.choice([0, 1, 16, 33, 400])) for _ in range(draw.randrange(6))]
               for _ in range(100)]  # fmt: skip
-    cases = [{"lengths": lengths, "padded_rows": 1 + i % 16, "sm_scale": i / 7} for i, lengths in enumerate(shapes)]
+    cases = [{"lengths": drawn, "padded_rows": 1 + i % 16, "sm_scale": i / 7} for i, drawn in enumerate(shapes)]
     assert compiled_variants(cases)[-1] == len(["lone", "prefill", "merge"])
 
 
 def test_dtypes_and_layouts_are_the_only_variants():
     case = {"lengths": [(3, 5)], "padded_rows": 0, "sm_scale": 0.1}
-    cases = [case, case | {"columns": 513}, case | {"columns": 514}, case | {"columns": 520}, case | {"dtype": "float16"}]
+    changes = [{}, {"columns": 513}, {"columns": 514}, {"columns": 520}, {"dtype": "float16"}]
+    cases = [case | change for change in changes]
     assert compiled_variants(cases) == [1, 2, 2, 2, 3]
 
 
