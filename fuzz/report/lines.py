@@ -22,8 +22,8 @@ class FileLines:
 
 
 def file_lines(directory: Path) -> list[FileLines]:
-    """What coverage.py's coverage.json in the directory of a run says of each file; nothing if it is not there, or cannot
-    be read."""
+    """What coverage.json in the directory of a run, written by coverage.py, says of each file; nothing if it is absent
+    or cannot be read."""
     try:
         files = json.loads((directory / NAME).read_text())["files"]
         return [
