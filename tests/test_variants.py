@@ -29,8 +29,8 @@ def compiled_variants(cases: list[dict]) -> list[int]:
 
 def test_a_hundred_shapes_compile_once():
     draw = random.Random(0)
-    shapes = [[(draw.choice([0, 1, 2, 16, 17, 300]), draw.choice([0, 1, 16, 33, 400])) for _ in range(draw.randrange(6))]
-              for _ in range(100)]  # fmt: skip
+    queries, keys = [0, 1, 2, 16, 17, 300], [0, 1, 16, 33, 400]
+    shapes = [[(draw.choice(queries), draw.choice(keys)) for _ in range(draw.randrange(6))] for _ in range(100)]
     cases = [{"lengths": drawn, "padded_rows": 1 + i % 16, "sm_scale": i / 7} for i, drawn in enumerate(shapes)]
     assert compiled_variants(cases)[-1] == len(["lone", "prefill", "merge"])
 
