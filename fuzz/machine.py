@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fuzz.options import UsageError
 
-# Building a case, the host side of a launch and the verdict leave a GPU idle most of the time; six processes keep it
-# busy, and their CUDA contexts take 3 GB of its memory together.
-WORKERS_PER_GPU = 6
+# A case keeps a core busy, building operands and judging results, and the GPU hardly: as many processes as cores, up to
+# sixteen, whose CUDA contexts take 8 GB of its memory together.
+WORKERS_PER_GPU = 16
 LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
 
 

@@ -156,7 +156,7 @@ def test_workers_take_the_gpus_in_turn_and_compute_on_one_core_each():
 def test_auto_means_cores_or_a_few_workers_for_each_gpu(monkeypatch):
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(16))
     assert machine.auto_workers("cpu", ["0"]) == 16
-    assert machine.auto_workers("cuda", ["0"]) == machine.WORKERS_PER_GPU
+    assert machine.auto_workers("cuda", ["0"]) == min(16, machine.WORKERS_PER_GPU)
     assert machine.auto_workers("cuda", ["0", "1", "2", "3"]) == 16
 
 

@@ -24,21 +24,24 @@ from fuzz.strata.lengths import GRID_LIMIT, INT32_ROWS, LONG, Runs, server_lengt
 class Budget:
     """What one case may cost.
 
-    device      "cpu" or "cuda"
-    tiles       of 4 queries x 64 keys, in ordinary cases
-    most_tiles  in the rare strata that are about size
-    memory      bytes of operands and results
+    device        "cpu" or "cuda"
+    tiles         of 4 queries x 64 keys, in ordinary cases
+    most_tiles    in the rare strata that are about size
+    memory        bytes of operands and results
+    heavy_one_in  one case in so many may belong to a stratum that takes gigabytes or many times the usual time
     """
 
     device: str
     tiles: int
     most_tiles: int
     memory: int
+    heavy_one_in: int
 
 
-# the interpreter takes about 5 ms for a tile and 20 ms for a program; an H200 a few microseconds
-CPU = Budget("cpu", tiles=16, most_tiles=32, memory=1 << 30)
-GPU = Budget("cuda", tiles=2048, most_tiles=1 << 17, memory=48 << 30)
+# The interpreter takes about 5 ms for a tile and 20 ms for a program. On a GPU the verdict costs most: up to some 64
+# tiles a core does it in 50 ms. What is heavy there is cheap on the CPU, where untouched memory costs nothing.
+CPU = Budget("cpu", tiles=16, most_tiles=32, memory=1 << 30, heavy_one_in=1)
+GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=64)
 
 
 def cases(contract: frozenset[str], strata: Iterable[str] | None = None, *, budget: Budget) -> st.SearchStrategy[Case]:
@@ -124,7 +127,14 @@ def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | Non
 _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.85}
 # strata of values that say what they have to say at one scale
 _FOR_LN2 = ("power-of-two", "correlated")
+_HEAVY_LENGTHS = frozenset({"many-requests", "long-context", "huge-q"})
 _TAIL = (1, 2, 3, 7, 17, 70)
+
+
+def _is_heavy(family: str, name: str) -> bool:
+    """Whether a stratum is about size, so that a case of it takes gigabytes or many times the usual time."""
+    registry = FAMILIES[family]
+    return getattr(registry[name], "sparse", False) or (family == "lengths" and name in _HEAVY_LENGTHS)
 
 
 def _pool(family: str, names: list[str]) -> list[str]:
@@ -135,8 +145,10 @@ def _pool(family: str, names: list[str]) -> list[str]:
 
 
 def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budget) -> st.SearchStrategy[Case]:
-    pools = {family: _pool(family, allowed[family]) for family in NAMED}
-    ln2 = ["ln2"] * (len(pools["scale"]) if "ln2" in allowed["scale"] else 0) + pools["scale"]
+    light = {family: [n for n in names if not _is_heavy(family, n)] or names for family, names in allowed.items()}
+    pools = [{family: _pool(family, names[family]) for family in NAMED} for names in (light, allowed)]
+    scales = pools[0]["scale"]
+    ln2 = ["ln2"] * (len(scales) if "ln2" in scales else 0) + scales
     some = [*combinations(allowed["tail"], 1), tuple(allowed["tail"])]
     tails = [()] * len(some) + some
 
@@ -144,10 +156,12 @@ def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budg
     def draw_case(draw: st.DrawFn) -> Case:
         choices = Choices(draw)
         masked = "masked-rows" in contract
+        heavy = choices.integer(0, budget.heavy_one_in - 1) == budget.heavy_one_in - 1
+        lengths = (allowed if heavy else light)["lengths"]
         chosen: dict[str, Any] = {
-            "lengths": draw_runs(choices, allowed["lengths"], budget.tiles, budget.most_tiles, masked=masked)
+            "lengths": draw_runs(choices, lengths, budget.tiles, budget.most_tiles, masked=masked)
         }
-        for family, pool in pools.items():
+        for family, pool in pools[heavy].items():
             for_ln2 = family == "scale" and chosen["values"] in _FOR_LN2
             chosen[family] = choices.one_of(ln2 if for_ln2 else pool)
         chosen |= {name: choices.one_of(_TAIL) for name in choices.one_of(tails)}
