@@ -3,4 +3,9 @@
 Where there is no GPU that includes TRITON_INTERPRET=1, which has to be set before anything imports Triton.
 """
 
-pytest_plugins = ["fuzz.plugin"]
+import sys
+
+# The session of another project that has loaded the plugin may come here on its way to the suite, where it is too late
+# to name plugins.
+if "fuzz.plugin" not in sys.modules:
+    pytest_plugins = ["fuzz.plugin"]

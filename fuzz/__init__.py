@@ -9,6 +9,9 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`verify`, imported when it is asked for: the commands start without torch."""
     if name == "verify":
+        from fuzz.names import check_packages
+
+        check_packages()
         from fuzz.verification import verify
 
         return verify

@@ -11,6 +11,7 @@ import pytest
 
 from fuzz import dump_cli, runs_cli
 from fuzz.mutants import command as mutants
+from fuzz.names import check_packages
 from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants.add_command(commands)
     parsed = parser.parse_args(arguments)
     try:
+        check_packages()
         return parsed.command(parsed)
     except UsageError as error:
         print(f"mla-fuzz: {error}", file=sys.stderr)

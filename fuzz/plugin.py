@@ -25,6 +25,7 @@ from xdist.scheduler import LoadScheduling
 
 from fuzz import machine, outdir, profiles
 from fuzz.journal import Journal, read
+from fuzz.names import check_packages
 from fuzz.options import DEFAULT_MAX_TIME, TABLE, WHOLE, Options, UsageError, add_options, given
 from fuzz.progress import open_display, ratio_text, terminal_stream
 from fuzz.run import SUITE, Run
@@ -71,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.args[:] = [str(SUITE)]
         if not _is_ours(config, values):
             return
+        check_packages()
         _load_profile(config, "nightly" if values else "ci" if os.environ.get("CI") else "dev")
         if hasattr(config, "workerinput"):
             _configure_worker(config, config.workerinput)

@@ -206,7 +206,7 @@ def _spec_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", None) or repr(function)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if "<" in name or module is None:
-        return name
+        return name.rpartition(".")[2]
     if module.__name__ != "__main__" and "." not in name and getattr(module, name, None) is function:
         return f"{module.__name__}:{name}"
     try:

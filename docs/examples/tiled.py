@@ -1,5 +1,5 @@
-"""A paged MLA prefill kernel in plain torch, built as one for a GPU is: four queries at a time go over the keys in tiles
-of 64 with an online softmax. It has one fault, for docs/tutorial.md to find."""
+"""A paged MLA prefill kernel in plain torch, built as one for a GPU is: four queries at a time go over tiles of 64 keys
+with an online softmax. It has one fault, for docs/tutorial.md to find."""
 
 import math
 
@@ -27,7 +27,7 @@ def run(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm
 
 
 def attend(query, key, value, visible, tiles):
-    """Rows [n, 16, 576] over the first `tiles` tiles of keys; row i sees `visible[i]` keys. The softmax is in base 2."""
+    """Rows [n, 16, 576] over the first `tiles` tiles of keys; row i sees `visible[i]` keys. Softmax in base 2."""
     seen = (visible > 0)[:, None]
     top = query.new_full(query.shape[:2], -math.inf)
     total, acc = query.new_zeros(query.shape[:2]), query.new_zeros(*query.shape[:2], value.shape[-1])
