@@ -75,6 +75,8 @@ def attend(
         for i in tl.static_range(PIECES):
             weighted = weighted + (tl.dot(p, k[i], acc[i] * alpha[:, None]),)  # noqa: RUF005
         acc = weighted
+    # A row all of whose scores are -inf did see keys, and one of them held an infinity.
+    total = tl.where((m == -float("inf")) & (sees > start), float("nan"), total)
     return m, total, acc, tl.max(highest.to(tl.int64), 0) < pages[2]
 
 

@@ -90,8 +90,8 @@ _HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE)
 _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE)
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
-# Triton's interpreter on the CPU runs one program after the other: as few as possible.
-_INTERPRETER = Plan(_HOPPER.tile, _LONE, short=0, teams=1)
+# Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
+_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, teams=1)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 

@@ -288,3 +288,12 @@ def test_operands_stay_as_they_are():
     before = {name: value.clone() for name, value in inputs.operands().items() if name != "sm_scale"}
     run(inputs)
     assert all(torch.equal(getattr(inputs, name), value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("kv_len", [1, 64, 128])
+def test_scores_that_are_all_minus_infinity_are_no_empty_row(kv_len):
+    inputs = make_inputs([(1, kv_len)])
+    inputs.q_pe[..., 0] = 1
+    inputs.kpe_cache[..., 0] = -INF
+    output, lse = run(on_device(inputs))
+    assert lse.isnan().all() and output.isnan().all()

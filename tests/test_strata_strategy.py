@@ -38,11 +38,17 @@ def test_cases_stay_within_the_contract_and_the_budget(contract: str, budget: Bu
 
 @pytest.mark.parametrize("budget", [CPU, GPU], ids=lambda budget: budget.device)
 def test_every_stratum_and_residue_is_hit_by_a_thousand_cases_or_excluded_with_a_reason(budget: Budget) -> None:
-    drawn = count(sample(cases(EVERYTHING, budget=budget), 1500))
+    often_heavy = replace(budget, heavy_one_in=1)
+    drawn = count(sample(cases(EVERYTHING, budget=often_heavy), 1500))
     reasons = excluded(EVERYTHING, budget)
     assert {name for name, number in drawn.items() if number == 0} == reasons.keys()
     edges = [number for name, number in drawn.items() if " mod 64 = " in name]
     assert min(edges) >= 50
+
+
+def test_heavy_strata_are_rare_on_a_gpu() -> None:
+    heavy = [case for case in sample(cases(EVERYTHING, budget=GPU), 1000) if memory_bytes(case, "cuda") > 1 << 30]
+    assert 0 < len(heavy) < 20
 
 
 def test_what_does_not_fit_is_named_with_the_reason() -> None:
