@@ -86,9 +86,8 @@ def _run_on_gpu(
             "no GPU, and Triton was imported without its interpreter: import kernel before triton, "
             "or set TRITON_INTERPRET=1"
         )
-    operands = inputs.operands()
-    moved = {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in operands.items()}
-    results = run(**moved)
+    *tensors, sm_scale = inputs.operands().values()
+    results = run(*(tensor.cuda() for tensor in tensors), sm_scale)
     buffers = (torch.empty_like(result, device="cpu") if buffer is None else buffer
                for result, buffer in zip(results, (output, lse), strict=True))
     return tuple(buffer.copy_(result) for buffer, result in zip(buffers, results, strict=True))
