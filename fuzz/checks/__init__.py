@@ -14,7 +14,7 @@ from fuzz.build import build
 from fuzz.case import Case, promises_needed
 from fuzz.checks.elsewhere import Elsewhere, home_of
 from fuzz.checks.finding import Finding, Verdict
-from fuzz.checks.hints import hinted
+from fuzz.checks.hints import are_valid, hinted
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.memory import Snapshot, check_bounds, check_written
 from fuzz.checks.numeric import check_form, check_numbers
@@ -27,7 +27,7 @@ from fuzz.strata.pages import PAGES
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
-__all__ = ["CHECKS", "Finding", "Verdict", "judge"]
+__all__ = ["CHECKS", "Finding", "Verdict", "judge", "judge_inputs"]
 
 CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
 
@@ -60,10 +60,29 @@ def judge(
     home = home_of(case, device)
     if home != device:
         target = cast(Target, Elsewhere(target, device))
-    inputs = build(case, home)
-    verdict = Verdict(case)
+    return _judged(Verdict(case), target, build(case, home), contract, _drawn(case, contract) | also, device)
+
+
+def judge_inputs(inputs: Inputs, target: Target, *, contract: Set[str]) -> Verdict:
+    """Run `target` on operands that are no case's, and check all that it promises for them: every check but those that
+    build operands anew. Bounds are the rigorous ones.
+
+    The operands must be such as the contract admits, each in guarded memory (`fuzz.guards`).
+    """
+    if "lse" not in contract:
+        target = cast(Target, OutputAlone(target))
+    again = set()
+    if are_valid(inputs):
+        again = {name for name, one in INVARIANCES.items() if one.promise in contract and not one.rebuilds}
+    return _judged(Verdict(None), target, inputs, contract, again, inputs.device)
+
+
+def _judged(
+    verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], again: Set[str], device: torch.device
+) -> Verdict:
+    """The verdict, with what all checks found; `again` names those to run that call the kernel again."""
     try:
-        _run_checks(verdict, target, inputs, contract, also, device)
+        _run_checks(verdict, target, inputs, contract, again, device)
     except KernelRaised as error:
         verdict.add("alive", Finding("alive", str(error)))
     verdict.findings = [place(inputs, finding) for finding in verdict.findings]
@@ -71,7 +90,7 @@ def judge(
 
 
 def _run_checks(
-    verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], also: Set[str], device: torch.device
+    verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], again: Set[str], device: torch.device
 ) -> None:
     before = Snapshot(inputs)
     results = call(target, inputs)
@@ -93,10 +112,10 @@ def _run_checks(
         check_numbers(verdict, inputs, results, profile=target.profile)
     verdict.findings = [hinted(finding, inputs, results, target.profile) for finding in verdict.findings]
     trial = Trial(verdict.case, target, inputs, results, frozenset(contract), device)
-    for name in _drawn(verdict.case, contract) | also:
-        again = INVARIANCES[name].check(trial)
-        if again is not None:
-            verdict.include(again)
+    for name in again:
+        seen = INVARIANCES[name].check(trial)
+        if seen is not None:
+            verdict.include(seen)
 
 
 def _drawn(case: Case, contract: Set[str]) -> set[str]:

@@ -45,13 +45,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of one case.
+    """The result of one case, or of operands that are no case's.
 
     ran        each check that ran, with its worst observed/bound ratio where it has one
     findings   what failed
     """
 
-    case: Case
+    case: Case | None
     ran: dict[str, float | None] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 

@@ -33,7 +33,7 @@ CONVERSION = 4 * 2.0**-24
 
 def hinted(finding: Finding, inputs: Inputs, results: Results, profile: Profile) -> Finding:
     """The finding, with what it looks like where that is one of the usual mistakes."""
-    if finding.index is None or finding.check not in ("output", "lse", "written") or not _is_ordinary(inputs):
+    if finding.index is None or finding.check not in ("output", "lse", "written") or not are_valid(inputs):
         return finding
     says = list(_looks(finding, inputs, results, profile))
     return replace(finding, detail=f"{finding.detail}; looks like {', or '.join(says)}") if says else finding
@@ -271,8 +271,8 @@ def _distance(given: Tensor, golden: Tensor) -> Tensor:
     return (off / golden.flatten(1).norm(dim=-1).clamp(min=1e-30)).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _is_ordinary(inputs: Inputs) -> bool:
-    """Whether all index tensors are valid, so that rows have the keys that they seem to have."""
+def are_valid(inputs: Inputs) -> bool:
+    """Whether all index tensors are valid, so that each row has the keys that it seems to have."""
     for indptr, most in ((inputs.qo_indptr.long(), inputs.total_q), (inputs.kv_indptr.long(), inputs.num_kv_indices)):
         if not (indptr[0] == 0 and (indptr.diff() >= 0).all() and indptr[-1] <= most):
             return False

@@ -104,11 +104,12 @@ def causality(trial: Trial) -> Verdict | None:
 
 def fresh(trial: Trial) -> Verdict:
     """New values in the same buffers."""
-    inputs = copy_of(trial.inputs)
-    call(trial.target, inputs)
-    scale = renew(inputs, replace(trial.generated, seed=trial.generated.seed ^ 1))
-    given = replace(inputs, sm_scale=scale)
-    return trial.numbers("fresh", "new values in the same buffers", given, call(trial.target, given))
+    target, inputs = trial.on_device()
+    call(target, inputs)
+    given = replace(inputs, sm_scale=renew(inputs, replace(trial.generated, seed=trial.generated.seed ^ 1)))
+    results = call(target, given)
+    home = copy_of(given, trial.inputs.device)
+    return trial.numbers("fresh", "new values in the same buffers", home, results)
 
 
 def side_stream(trial: Trial) -> Verdict | None:
