@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz import dump_cli, runs_cli
+from fuzz import bench_cli, dump_cli, runs_cli
 from fuzz.mutants import command as mutants
 from fuzz.names import check_packages
 from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.set_defaults(command=_run)
     dump_cli.add_commands(commands)
     runs_cli.add_commands(commands)
+    bench_cli.add_commands(commands)
     mutants.add_command(commands)
     parsed = parser.parse_args(arguments)
     try:

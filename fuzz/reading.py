@@ -125,14 +125,14 @@ def _records(paths: Iterable[Path]) -> Iterator[Path | UsageError]:
 
 def check_memory(dump: Dump, device: str) -> None:
     """Raise UsageError if this machine cannot hold the case."""
-    needed, free = memory_bytes(dump.case, device), _free_memory(device)
+    needed, free = memory_bytes(dump.case, device), free_memory(device)
     if needed > free:
         raise UsageError(
             f"{dump.path}: the case takes {needed / 2**30:.1f} GiB, this machine has {free / 2**30:.1f} GiB free"
         )
 
 
-def _free_memory(device: str) -> int:
+def free_memory(device: str) -> int:
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     for line in Path("/proc/meminfo").read_text().splitlines():
