@@ -24,6 +24,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScheduling
 
 from fuzz import machine, outdir, profiles
+from fuzz.hits import hits
 from fuzz.journal import Journal, read
 from fuzz.names import check_packages
 from fuzz.options import DEFAULT_MAX_TIME, TABLE, WHOLE, Options, UsageError, add_options, given
@@ -311,6 +312,9 @@ class Controller:
             write(event["message"], red=True)
         for event in totals.unfinished():
             write(f"unfinished: {event['case']}")
+        if self._fuzzing:
+            for line in hits(totals):
+                write(line)
         worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
         write(f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}")
         write(f"results: {run.directory / 'report.html'}")
