@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz import bench_cli, dump_cli, runs_cli
+from fuzz import bench_cli, doctor, dump_cli, runs_cli
 from fuzz.mutants import command as mutants
 from fuzz.names import check_packages
 from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs_cli.add_commands(commands)
     bench_cli.add_commands(commands)
     mutants.add_command(commands)
+    doctor.add_command(commands)
     parsed = parser.parse_args(arguments)
     try:
         check_packages()
