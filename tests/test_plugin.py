@@ -75,7 +75,8 @@ def generated(directory: Path, out: str) -> list[str]:
 def test_a_run_that_finds_nothing_exits_with_0_and_says_what_it_did(tmp_path):
     ended = run(tmp_path, "run", "--kernel", "right:run", "--max-cases", "70", "--seed", "7", "-n", "2")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "mla-fuzz: --kernel right:run --contract definition --profile default --max-cases 70 --seed 7 --device cpu" in ended.stdout
+    header = "--kernel right:run --contract definition --profile default --max-cases 70 --seed 7 --device cpu"
+    assert f"mla-fuzz: {header}" in ended.stdout
     assert "mla-fuzz: 0 failures in 70 cases" in ended.stdout
     said = summary(tmp_path)
     assert said["schema"] == 1 and said["kernel"] == "right:run" and said["contract"] == "definition"
