@@ -20,4 +20,8 @@ class Claim:
 OURS = "kernel:run"
 
 # by the spec of --kernel
-CLAIMS = {OURS: Claim("hardened")}
+CLAIMS = {
+    OURS: Claim("hardened"),
+    "fuzz.adapters.flashinfer_mla:run": Claim("definition", profile="flashinfer"),
+    "fuzz.adapters.torch_sdpa:run": Claim("serving", without=("lse", "stream-ordered")),
+}

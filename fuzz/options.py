@@ -183,7 +183,7 @@ TABLE = (
     Option(
         "--profile",
         "NAME",
-        one_of("default", "fast-math", "rounded-denominator"),
+        one_of("default", "fast-math", "rounded-denominator", "flashinfer"),
         "numerics that the kernel documents and is judged by, see reference/profile.py (default)",
     ),
     Option("--max-time", "TIME", duration, "wall time of the whole run, start-up included: 90s, 10m, 8h (2m)"),

@@ -30,5 +30,6 @@ PROFILES = {
         DEFAULT_PROFILE,
         Profile("fast-math", raw_maximum=True, flushes_subnormals=True),
         Profile("rounded-denominator", denominator_from_rounded_p=True),
+        Profile("flashinfer", denominator_from_rounded_p=True, raw_maximum=True, flushes_subnormals=True),
     )
 }

@@ -26,6 +26,7 @@ KERNELS = {
 DOCUMENTED = {
     "fast-math": Kernel(HOPPER, raw_maximum=True, tile=16),
     "rounded-denominator": Kernel(HOPPER, rounded_denominator=True),
+    "flashinfer": Kernel(HOPPER, raw_maximum=True, rounded_denominator=True, tile=16),
 }
 LAMBDA = 7.5
 

@@ -1,0 +1,5 @@
+"""Kernels of other projects behind the calling convention of a kernel under test, one module each:
+`--kernel fuzz.adapters.NAME:run`. What each claims stands in `fuzz.claims`.
+
+A module whose package is not installed cannot be imported: the run ends with status 2 and says what is missing.
+"""
