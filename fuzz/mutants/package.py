@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from pathlib import Path
 
 import kernel
@@ -15,8 +16,9 @@ NAME = "kernel_mutant"
 SHARED = ("contract.py", "interpreter.py")
 
 
+@cache
 def kernel_sources() -> Sources:
-    """The modules of the kernel package, by file name."""
+    """The modules of the kernel package, by file name; read once, so that a run is of one state of them."""
     root = Path(kernel.__file__).parent
     return {path.name: path.read_text() for path in sorted(root.glob("*.py"))}
 

@@ -19,7 +19,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     mutants = collect(GROUPS if parsed.only else parsed.groups, parsed.only, parsed.sample)
     in_kernel = any(not planted.tests for planted in mutants)
     cases = draw_cases(parsed.seed, parsed.max_cases, device) if in_kernel else []
-    budget = Budget.of(device)
+    budget = Budget.of(device, len(cases))
 
     def work(planted: Planted) -> Work:
         if planted.tests:
@@ -35,7 +35,7 @@ def judged_by_rules(parsed: argparse.Namespace, device: str, workers: int, began
     """The mutants of the kernel that were asked for, by the rules of published suites."""
     groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group != JUDGE]
     mutants = collect(groups, parsed.only, parsed.sample)
-    trials, seconds = draw_trials(), Budget.of(device).case_seconds * 2
+    trials, seconds = draw_trials(), Budget.of(device, 0).case_seconds * 2
     report = RulesReport(device, began)
     _run(
         report,

@@ -39,9 +39,9 @@ class Budget:
     shrink_seconds: float
 
     @classmethod
-    def of(cls, device: str) -> Budget:
+    def of(cls, device: str, cases: int) -> Budget:
         """On a GPU the first case of each variant waits for the compiler."""
-        return cls(300, 120, 20) if device == "cuda" else cls(180, 60, 10)
+        return cls(120 + cases / 2, 120, 20) if device == "cuda" else cls(30 + cases, 60, 5)
 
 
 def attack(changed: Sources, cases: Sequence[Case], device: str, budget: Budget, journal: Journal) -> None:
