@@ -40,6 +40,11 @@ def run(directory: Path, *arguments: str, out: str = "out", **variables: str) ->
     )
 
 
+def heeds_interrupts() -> None:
+    """For a child process: tests that a shell started in the background, and so their children, ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(directory: Path, *arguments: str, **variables: str) -> subprocess.Popen:
     """The same in the background, once a few cases have run."""
     process = subprocess.Popen(
@@ -50,6 +55,7 @@ def start(directory: Path, *arguments: str, **variables: str) -> subprocess.Pope
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=heeds_interrupts,
     )
     until = time.monotonic() + 60
     while len(events(directory, "verdict")) < 10:

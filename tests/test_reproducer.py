@@ -428,7 +428,7 @@ def test_a_run_with_a_linked_failure_is_refused(copy):
 
 
 def test_a_case_that_this_machine_cannot_hold_is_refused(copy, monkeypatch):
-    monkeypatch.setattr(reading, "_free_memory", lambda device: 1000)
+    monkeypatch.setattr(reading, "free_memory", lambda device: 1000)
     with pytest.raises(UsageError, match=r"the case takes .* GiB, this machine has 0.0 GiB free"):
         reading.check_memory(reading.read(copy / "case.json"), "cpu")
 
