@@ -61,7 +61,6 @@ def run(parsed: argparse.Namespace) -> int:
         report = score(parsed, device, workers, began)
     except StaleEdit as error:
         raise UsageError(str(error)) from error
-    report.write(parsed.out)
     if parsed.write is not None:
         put(parsed.write, f"{COMMAND} --rules" if parsed.rules else COMMAND, report.markdown())
     print(report.summary(), file=sys.stderr)

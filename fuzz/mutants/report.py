@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from fuzz.describe import device_name, versions
+from fuzz.describe import versions
 from fuzz.journal import write_json, write_text
 from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GROUPS, JUDGE, KILLED, SURVIVED
 from fuzz.mutants.rivals import ALL
@@ -21,7 +21,7 @@ SCHEMA = 1
 class Report:
     """Outcomes as they come, and what they add up to.
 
-    device  "cpu" or "cuda"; its name is asked for in the end, as no process may touch CUDA before it forks
+    device  its name
     about   what else the run depended on
     """
 
@@ -76,7 +76,7 @@ class Report:
     def _where_and_when(self) -> dict[str, Any]:
         return {
             "date": date.today().isoformat(),
-            "device": device_name(self._device),
+            "device": self._device,
             "versions": versions(),
             **self._about,
             "elapsed_s": round(time.monotonic() - self._began, 1),

@@ -95,6 +95,12 @@ def run_all(
             time.sleep(_POLL)
 
 
+def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, called in a child process: for one that touches CUDA."""
+    with _FORK.Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
 def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
     if planted.equivalent:
         return EQUIVALENT

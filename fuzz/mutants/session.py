@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from fuzz.describe import device_name
 from fuzz.mutants.collect import collect
 from fuzz.mutants.mutant import GROUPS, JUDGE, Planted
 from fuzz.mutants.report import Report, RulesReport, line
 from fuzz.mutants.rivals import draw_trials, judge_by_rules
-from fuzz.mutants.runner import Work, draw_cases, run_all
+from fuzz.mutants.runner import Work, draw_cases, in_child, run_all
 from fuzz.mutants.selftest import SECONDS, run_tests
 from fuzz.mutants.trial import Budget, attack
 
@@ -26,7 +27,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
             return Work(run_tests, (planted.changed, planted.tests), 2 * SECONDS)
         return Work(attack, (planted.changed, cases, device, budget), budget.case_seconds + budget.shrink_seconds)
 
-    report = Report(device, began, seed=parsed.seed, cases=len(cases))
+    report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases))
     _run(report, mutants, work, parsed, device, workers, began)
     return report
 
@@ -36,7 +37,7 @@ def judged_by_rules(parsed: argparse.Namespace, device: str, workers: int, began
     groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group != JUDGE]
     mutants = collect(groups, parsed.only, parsed.sample)
     trials, seconds = draw_trials(), Budget.of(device, 0).case_seconds * 2
-    report = RulesReport(device, began)
+    report = RulesReport(in_child(device_name, device), began)
     _run(
         report,
         mutants,
@@ -61,4 +62,5 @@ def _run(
     deadline = began + parsed.max_time if parsed.max_time else float("inf")
     for outcome in run_all(mutants, work, device, workers, deadline):
         report.outcomes.append(outcome)
+        report.write(parsed.out)  # a run that is killed leaves what it had found
         print(line(outcome), flush=True)
