@@ -7,7 +7,8 @@ of two shrunk failures of a check, one whose traits the other has too is the sam
 shrunk as far. That 65 keys are at an edge may be chance; a failure at 66 shows that it is.
 
 The checks that call the kernel again count only where the others passed: a result that is wrong the first time is wrong
-again. The kernel is the same throughout a run, so it is kept in case.json and not in the name.
+again. Calls that do not return are told apart by their cause: a signal, an exception, a hang. The kernel is the same
+throughout a run, so it is kept in case.json and not in the name.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ def telling(findings: Sequence[Event]) -> list[Event]:
     return list({finding["check"]: finding for finding in reversed(first)}.values())
 
 
+def kind_of(finding: Mapping[str, Any]) -> str:
+    """The check that failed and, where a call did not return, why."""
+    return f"{finding['check']}-{finding['cause']}" if finding.get("cause") else finding["check"]
+
+
 def is_same(needs: Set[str], traits: Set[str]) -> bool:
     """Whether a shrunk failure with `traits` may be that of a bucket which needs no more but for edges."""
     return needs - BY_CHANCE <= traits
@@ -74,7 +80,7 @@ def title(traits: Iterable[str]) -> str:
 
 def bucket_name(check: str, traits: Iterable[str], finding: Mapping[str, Any], *, shrunk: bool) -> str:
     """A directory name. A failure that was not shrunk has its check alone, as nobody knows what it needs."""
-    kind = f"{check}-{finding['rows']}" if finding.get("index") is not None else check
+    kind = f"{check}-{finding['rows']}" if finding.get("index") is not None else kind_of({**finding, "check": check})
     if not shrunk:
         return f"{kind}+unshrunk"
     name = "+".join([kind, *(trait.replace(":", "-") for trait in _telling(traits))])

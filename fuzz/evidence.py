@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ import torch
 from fuzz import formats
 from fuzz.build import build
 from fuzz.case import Case, is_finite
-from fuzz.checks import Verdict, judge
+from fuzz.checks import Verdict, judge, needs_device
+from fuzz.checks.elsewhere import home_of
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
 from fuzz.checks.rows import owns_rows
 from fuzz.journal import write_json, write_text
 from fuzz.reproducer import FACTS
+from fuzz.sandbox import Sandbox
 from fuzz.target import Target
 from fuzz.tensorfile import LIMIT, write_tensors
 from fuzz.worker import finding_json
@@ -36,7 +38,7 @@ _FLOATS = {"output": VALUE_DTYPES, "lse": (torch.float32,)}
 class Recording:
     """A target that keeps what its first call gave, on the CPU."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target | Sandbox) -> None:
         self._target = target
         self.destination_passing, self.profile = target.destination_passing, target.profile
         self.results: Tensors = {}
@@ -53,18 +55,38 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """A test rig: a kernel under test, the promises that it is held to, and where it runs."""
+    """A test rig: a kernel under test, the promises that it is held to, and where it runs. The checks `also` are made
+    besides those that a case draws."""
 
-    target: Target
+    target: Target | Sandbox
     device: str
     contract: frozenset[str]
 
+    def verdict(self, case: Case, also: Set[str] = frozenset()) -> Verdict:
+        """The verdict on a case."""
+        if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
+            return self.target.judge(case, self.contract, also)[0]
+        return self._judged(case, self.target, also)
+
+    def recorded(self, case: Case, also: Set[str] = frozenset()) -> tuple[Verdict, Tensors]:
+        """The verdict on a case, and what the kernel gave."""
+        if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
+            return self.target.judge(case, self.contract, also, record=True)
+        recording = Recording(self.target)
+        return self._judged(case, recording, also), recording.results
+
     def judge(self, case: Case, check: str) -> tuple[Verdict, Tensors]:
         """The verdict on a case, with `check` among the checks, and what the kernel gave."""
-        recording = Recording(self.target)
-        also = {check} & INVARIANCES.keys()
-        verdict = judge(case, cast(Target, recording), device=self.device, contract=self.contract, also=also)
-        return verdict, recording.results
+        return self.recorded(case, {check} & INVARIANCES.keys())
+
+    def _judged(self, case: Case, target: object, also: Set[str]) -> Verdict:
+        # the operands of a sandbox are on the CPU, wherever its kernel runs
+        device = "cpu" if isinstance(self.target, Sandbox) else self.device
+        return judge(case, cast(Target, target), device=device, contract=self.contract, also=also)
+
+    def _is_judged_inside(self, case: Case, also: Set[str]) -> bool:
+        device = torch.device(self.device)
+        return device.type == "cuda" and (home_of(case, device) == device or needs_device(case, self.contract, also))
 
 
 def write_evidence(

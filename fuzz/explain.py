@@ -49,6 +49,7 @@ def explain(record: Reproducer, replay: str, files: Sequence[str]) -> str:
         f"`{record.kernel}` fails the check **{record.check}** on {record.device}.",
         f"The check passes when {DEMANDS[record.check]}." if record.check in DEMANDS else "",
         f"    {finding.get('message') or finding['detail']}",
+        _printed(finding),
         _again(record.reproduced),
         "## Where",
         _element(finding),
@@ -70,6 +71,11 @@ def explain(record: Reproducer, replay: str, files: Sequence[str]) -> str:
         _missing(files),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _printed(finding: Mapping[str, Any]) -> str:
+    lines = [f"    {line}" for line in finding.get("printed", "").splitlines()]
+    return "\n".join(["The last that its process printed:", "", *lines]) if lines else ""
 
 
 def _again(reproduced: bool | None) -> str:

@@ -6,6 +6,8 @@ shows in the result; a write outside it changes the pattern.
 
 import math
 import mmap
+import os
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -70,12 +72,32 @@ def _words(nbytes: int, device: torch.device) -> torch.Tensor:
     return words
 
 
+def file_of(tensor: torch.Tensor) -> int | None:
+    """The descriptor of the file that a tensor's storage is, by which another process can map it; None if it is none.
+
+    Only storage from 256 MiB on is one: it can be shared, but is too large to be copied.
+    """
+    return _FILES.get(tensor.untyped_storage().data_ptr())
+
+
+_FILES: dict[int, int] = {}  # address of a storage -> descriptor
+
+
 def _lazy_zeros(nbytes: int) -> torch.Tensor:
-    """Zero pages that the system provides when they are touched, whatever their number."""
-    no_reserve = 0x4000  # MAP_NORESERVE of Linux; Python names it from 3.13 on
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    """Zero pages that the system provides when they are touched, whatever their number: a file without a name."""
+    file = os.memfd_create("mla-fuzz")
+    os.ftruncate(file, nbytes)
+    pages = mmap.mmap(file, nbytes)
     pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.int16)
+    words = torch.frombuffer(pages, dtype=torch.int16)
+    _FILES[words.data_ptr()] = file
+    weakref.finalize(pages, _forget, words.data_ptr(), file)
+    return words
+
+
+def _forget(address: int, file: int) -> None:
+    del _FILES[address]
+    os.close(file)
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

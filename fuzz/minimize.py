@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz.buckets import BY_CHANCE, bucket_name, telling, title
+from fuzz.buckets import BY_CHANCE, bucket_name, kind_of, telling, title
 from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
@@ -57,12 +57,13 @@ def _minimize(dump: Dump, rig: Rig, seconds: float) -> None:
 
 
 def _same_failure(dump: Dump, rig: Rig) -> Callable[[Case], bool]:
-    """Whether a case fails the check of a dump, in a row that sees keys if that one did."""
+    """Whether a case fails the check of a dump, for the same cause, in a row that sees keys if that one did."""
     in_empty_row = dump.record.finding.get("rows") == "empty"
+    kind = kind_of(dump.record.finding)
 
     def fails(case: Case) -> bool:
         finding = _failure(rig.judge(case, dump.record.check)[0], dump.record.check)
-        return finding is not None and (finding["rows"] == "empty") == in_empty_row
+        return finding is not None and (finding["rows"] == "empty", kind_of(finding)) == (in_empty_row, kind)
 
     return fails
 

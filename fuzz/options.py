@@ -51,6 +51,7 @@ class Options:
     max_cases: int | None = None
     seed: int | None = None
     device: str = "auto"
+    sandbox: str = "auto"
     strata: tuple[str, ...] = ()
     max_failures: int | None = None
     shard: Shard = WHOLE
@@ -190,6 +191,12 @@ TABLE = (
     Option("--max-cases", "N", positive, "number of generated cases; without --max-time the only limit"),
     Option("--seed", "N", seed, "seed of the run: the same seed gives the same cases with any number of workers"),
     Option("--device", "NAME", one_of("auto", "cpu", "cuda"), "auto, cpu (Triton's interpreter) or cuda"),
+    Option(
+        "--sandbox",
+        "WHEN",
+        one_of("auto", "always", "never"),
+        "run the kernel in a child process, so that a crash or hang is a failure of one case (auto: if it is not ours)",
+    ),
     Option("--strata", "NAME,...", names, "draw these strata only"),
     Option("--max-failures", "N", positive, "stop after this many different failures"),
     Option("--shard", "I/N", shard, "do part I, from 0, of the N into which machines divide the run of one --seed"),

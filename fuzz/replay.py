@@ -14,7 +14,7 @@ from fuzz.evidence import Rig
 from fuzz.journal import number
 from fuzz.options import DEFAULT_KERNEL, UsageError
 from fuzz.reading import Dump, check_memory, each_dump
-from fuzz.target import load
+from fuzz.sandbox import open_kernel
 
 RUNS = 5  # of each case; after PATIENCE seconds, two are enough
 PATIENCE = 60.0
@@ -54,7 +54,7 @@ def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
             f" add --kernel {recorded}"
         )
     check_memory(dump, device)
-    return Rig(load(kernel or recorded, dump.record.profile), device, dump.contract)
+    return Rig(open_kernel(kernel or recorded, dump.record.profile, device), device, dump.contract)
 
 
 def run_again(dump: Dump, rig: Rig) -> Answer:

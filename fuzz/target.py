@@ -49,8 +49,18 @@ class Target:
         allocated where they are not given; for any other kernel they are ignored.
 
         Raises:
-            TypeError: the function returned something that is not one output and one lse.
+            TypeError: the function returned something that is not one output and one lse, or a part of an operand.
         """
+        output, lse = self._call(inputs, output, lse)
+        for name, result in (("output", output), ("lse", lse)):
+            operand = None if result is None else _operand_in(result, inputs)
+            if operand is not None:
+                raise TypeError(f"{self.spec} returned {name} in the memory of the operand {operand}")
+        return output, lse
+
+    def _call(
+        self, inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if not self.destination_passing:
             return self._results(self.function(**inputs.operands()))
         if output is None:
@@ -205,6 +215,17 @@ def _destinations(spec: str, function: Callable[..., Any]) -> tuple[str, ...]:
         if required and not (name in by_name and name in OPERANDS + RESULTS):
             raise UsageError(f"--kernel {spec}: the function needs {name}, which is no operand of the definition")
     return destinations
+
+
+def _operand_in(result: torch.Tensor, inputs: Inputs) -> str | None:
+    """The operand whose storage a result is a view of."""
+    if not result.numel() or result.layout is not torch.strided:
+        return None
+    place = result.untyped_storage().data_ptr()
+    for name, operand in inputs.operands().items():
+        if isinstance(operand, torch.Tensor) and operand.untyped_storage().data_ptr() == place:
+            return name
+    return None
 
 
 def _last_words(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz.buckets import BY_CHANCE, bucket_name, common, is_same, telling, title
+from fuzz.buckets import BY_CHANCE, bucket_name, common, is_same, kind_of, telling, title
 from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
@@ -55,6 +55,11 @@ class Failing:
         traits, size = frozenset(event["traits"]), tuple(event["size"])
         return cls(finding["check"], event["case"], event["strata"], traits, size, finding)
 
+    @property
+    def kind(self) -> str:
+        """The way of failing, see `fuzz.buckets.kind_of`."""
+        return kind_of(self.finding)
+
     def to_json(self) -> Event:
         """The fields of an event from which `of` makes an equal one."""
         return {
@@ -92,11 +97,11 @@ class Bucket:
 
     def explains(self, one: Failing) -> bool:
         """Whether a failing case has every trait that this bucket needs."""
-        return self.check == one.check and self.needs <= one.traits
+        return self.smallest.kind == one.kind and self.needs <= one.traits
 
     def is_that_of(self, one: Failing) -> bool:
         """Whether a shrunk case shows the failure of this bucket."""
-        return self.check == one.check and is_same(self.needs, one.traits)
+        return self.smallest.kind == one.kind and is_same(self.needs, one.traits)
 
     def take(self, one: Failing) -> None:
         """Take a failing case in, and keep the smaller one. Of cases that were not shrunk, nothing else tells what they
@@ -170,7 +175,7 @@ class Totals:
 
     def _on_shrunk(self, name: str, event: Event) -> None:
         self._searching.pop(event["worker"], None)
-        key = event["finding"]["check"], frozenset(event["began_with"])
+        key = kind_of(event["finding"]), frozenset(event["began_with"])
         self._searched[key] = Failing.of(event, event["finding"])
 
     def _on_error(self, name: str, event: Event) -> None:
@@ -197,8 +202,8 @@ class Totals:
         self.counts.pace.add(case["at"])
         for one in failing.values():
             # the smallest of each kind is enough: a kernel that is always wrong would fill the memory otherwise
-            smallest, count = self._generated.get((one.check, one.traits), (one, 0))
-            self._generated[one.check, one.traits] = min(smallest, one, key=_size), count + 1
+            smallest, count = self._generated.get((one.kind, one.traits), (one, 0))
+            self._generated[one.kind, one.traits] = min(smallest, one, key=_size), count + 1
 
     def began(self, worker: str) -> float:
         """When the case that a worker is in began, in seconds since the start; infinity if it is in none."""
@@ -214,7 +219,7 @@ class Totals:
 
         Only a shrunk case tells what its failure needs. So each opens a bucket, unless it is in one that needs no more;
         a generated case belongs to the bucket that its own search led to, or to one all of whose traits it has. What no
-        bucket explains shares one bucket for each check.
+        bucket explains shares one bucket for each kind.
         """
         found: list[Bucket] = []
         for one in sorted(self._searched.values(), key=lambda one: (len(one.traits - BY_CHANCE), one.size)):
@@ -229,13 +234,13 @@ class Totals:
             origin = self._searched.get(key, one)
             home = next((bucket for bucket in found if bucket.explains(origin)), None)
             if home is None:
-                home = left.setdefault(one.check, Bucket(one, one.traits, shrunk=False))
+                home = left.setdefault(one.kind, Bucket(one, one.traits, shrunk=False))
                 home.take(one)
             home.cases += count
         for one in self._searching.values():
-            if one.check in left and not any(bucket.explains(one) for bucket in found):
-                left[one.check].take(one)
-        return found + [left[check] for check in sorted(left)]
+            if one.kind in left and not any(bucket.explains(one) for bucket in found):
+                left[one.kind].take(one)
+        return found + [left[kind] for kind in sorted(left)]
 
     def unfinished(self) -> list[Event]:
         """The cases that are running, or were when their workers had to stop."""
@@ -244,12 +249,12 @@ class Totals:
     def distinct(self) -> int:
         """The number of different failures, as far as searches have shown that they differ."""
         found = self.buckets()
-        shrunk = {bucket.check for bucket in found if bucket.shrunk}
-        return sum(bucket.shrunk or bucket.check not in shrunk for bucket in found)
+        shrunk = {bucket.smallest.kind for bucket in found if bucket.shrunk}
+        return sum(bucket.shrunk or bucket.smallest.kind not in shrunk for bucket in found)
 
     def explained(self, one: Failing) -> bool:
         """Whether a failing case belongs to a bucket that a search has found already."""
-        return (one.check, one.traits) in self._searched or any(
+        return (one.kind, one.traits) in self._searched or any(
             bucket.shrunk and bucket.explains(one) for bucket in self.buckets()
         )
 

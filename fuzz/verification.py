@@ -15,7 +15,7 @@ import torch
 
 from fuzz.buckets import bucket_name, telling
 from fuzz.case import Case
-from fuzz.checks import Verdict, judge
+from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import Rig, write_evidence
 from fuzz.journal import strict
@@ -97,7 +97,7 @@ class _Trial:
 
     def run(self, case: Case) -> None:
         rig = self._rig
-        verdict = judge(case, rig.target, device=rig.device, contract=rig.contract)
+        verdict = rig.verdict(case)
         self.count += 1
         if verdict.failed:
             raise _Found(case, verdict)

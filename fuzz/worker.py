@@ -209,8 +209,8 @@ class Worker:
             _guide(outcome)
             for failing in outcome.failing.values():
                 self.failing.setdefault(failing.check, failing)
-                if (failing.check, failing.traits) not in self._kinds:
-                    self._kinds.add((failing.check, failing.traits))
+                if (failing.kind, failing.traits) not in self._kinds:
+                    self._kinds.add((failing.kind, failing.traits))
                     self._discoveries.append(Discovery(unit, outcomes, failing))
                     self._news = True
 
@@ -314,7 +314,7 @@ class Worker:
             _guide(outcome)
             found = found or key == _key(discovery.failing.case)
             failing = outcome.failing.get(check)
-            if not found or failing is None:
+            if not found or failing is None or failing.kind != discovery.failing.kind:
                 return
             if failing.traits != discovery.failing.traits and self._known.explained(failing):
                 return  # another failure, and a known one: do not slip into it

@@ -141,7 +141,7 @@ def test_a_kernel_that_raises_leaves_no_results_but_all_else(tmp_path):
     place = dump(tmp_path, "raising", Case(((2, 1, 1),)), "alive")
     files = {path.name for path in place.iterdir()}
     assert files == {"case.json", "README.md", "inputs.safetensors", "expected.safetensors", "workload.jsonl"}
-    assert place.name == "alive+lengths-requests"
+    assert place.name == "alive-ValueError+lengths-requests"
     assert "one request only" in (place / "README.md").read_text()
     assert reading.read(place / "case.json").record.check == "alive"
 

@@ -27,7 +27,7 @@ from fuzz.strata.pages import PAGES
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
-__all__ = ["CHECKS", "Finding", "Verdict", "judge", "judge_inputs"]
+__all__ = ["CHECKS", "Finding", "Verdict", "judge", "judge_inputs", "needs_device"]
 
 CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
 
@@ -84,9 +84,14 @@ def _judged(
     try:
         _run_checks(verdict, target, inputs, contract, again, device)
     except KernelRaised as error:
-        verdict.add("alive", Finding("alive", str(error)))
+        verdict.add("alive", error.finding())
     verdict.findings = [place(inputs, finding) for finding in verdict.findings]
     return verdict
+
+
+def needs_device(case: Case, contract: Set[str], also: Set[str]) -> bool:
+    """Whether checks are among those of a case that are about the device: its streams, its graphs, which is current."""
+    return any(INVARIANCES[name].promise == "stream-ordered" for name in _drawn(case, contract) | also)
 
 
 def _run_checks(

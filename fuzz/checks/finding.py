@@ -13,6 +13,8 @@ class Finding:
     allowed   the interval that `got` had to lie in, where there is one
     ratio     distance from the expected value over what the bound allows; above 1, or inf where nothing is allowed
     rows      what kind of row it is: empty, boundary or interior
+    cause     of a call that did not return: the class of an exception, a signal, "timeout", ...
+    printed   the last lines that the process of such a call printed
     """
 
     check: str
@@ -23,6 +25,8 @@ class Finding:
     allowed: tuple[float, float] | None = None
     ratio: float | None = None
     rows: str = "interior"
+    cause: str = ""
+    printed: str = ""
 
     def moved(self, rows: int) -> "Finding":
         """The same finding where its index counts from `rows` rows earlier."""

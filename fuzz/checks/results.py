@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzz import guards
+from fuzz.checks.finding import Finding
 from fuzz.target import Target
 from kernel.contract import NUM_HEADS, Inputs
 
@@ -45,7 +47,34 @@ class Results:
 
 
 class KernelRaised(Exception):
-    """The kernel under test raised an exception, or the GPU reported one while it ran."""
+    """The kernel under test raised an exception, or the GPU reported one while it ran, or, in a sandbox, it did
+    something else after which its process cannot be used.
+
+    cause    in a word or two, the same for all calls that go wrong in that way: buckets are split by it
+    printed  the last lines that its process printed
+    """
+
+    def __init__(self, cause: str, text: str, printed: str = "") -> None:
+        super().__init__(text)
+        self.cause, self.printed = cause, printed
+
+    @classmethod
+    def of(cls, error: BaseException, where: str = "") -> KernelRaised:
+        """From an exception that the kernel let out."""
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+            return cls(f"exit-{status}", f"{where}SystemExit: {error}")
+        text = f"{type(error).__name__}: {error}"[:_LONGEST]
+        is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _NO_MEMORY.search(text)
+        return cls("memory" if is_memory else type(error).__name__, where + text)
+
+    def finding(self) -> Finding:
+        """What the check `alive` says of it."""
+        return Finding("alive", str(self), cause=self.cause, printed=self.printed)
+
+
+_LONGEST = 2000  # characters of an exception that are kept
+_NO_MEMORY = re.compile("can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|bad_alloc")
 
 
 def call(target: Target, inputs: Inputs) -> Results:
@@ -53,10 +82,13 @@ def call(target: Target, inputs: Inputs) -> Results:
 
     A destination-passing target gets guarded buffers; of any other, the memory that it takes through torch is poisoned.
     """
+    buffers = _buffers(inputs) if target.destination_passing else ()
     try:
-        return _call(target, inputs)
+        return Results(*run(target, inputs, buffers), buffers)
+    except KernelRaised:
+        raise
     except Exception as error:
-        raise KernelRaised(f"{type(error).__name__}: {error}") from error
+        raise KernelRaised.of(error) from error
 
 
 def call_captured(target: Target, inputs: Inputs, graph: torch.cuda.CUDAGraph) -> Results:
@@ -66,19 +98,28 @@ def call_captured(target: Target, inputs: Inputs, graph: torch.cuda.CUDAGraph) -
         with torch.cuda.graph(graph):
             return Results(*target(inputs, *buffers), buffers)
     except Exception as error:
-        raise KernelRaised(f"in a CUDA graph: {type(error).__name__}: {error}") from error
+        raise KernelRaised.of(error, "in a CUDA graph: ") from error
 
 
-def _call(target: Target, inputs: Inputs) -> Results:
+def run(
+    target: Target, inputs: Inputs, buffers: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What the target returns, when the GPU has finished. It is offered `buffers`, which hold the poison already, or
+    its own allocations are poisoned."""
     if target.destination_passing:
-        buffers = _buffers(inputs)
-        results = Results(*target(inputs, *buffers), buffers)
+        results = target(inputs, *buffers)
     else:
         with _PoisonedAllocations():
-            results = Results(*target(inputs), ())
+            results = target(inputs)
     if inputs.device.type == "cuda":
         torch.cuda.synchronize(inputs.device)
     return results
+
+
+def warm_up() -> None:
+    """Have torch import what poisoning allocations takes; that is a second."""
+    with _PoisonedAllocations():
+        torch.empty(0)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

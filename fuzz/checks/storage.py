@@ -25,7 +25,7 @@ def copies(*views: torch.Tensor, device: torch.device | None = None) -> list[tor
     for view in views:
         storage = view.untyped_storage()
         if storage.data_ptr() not in made:
-            made[storage.data_ptr()] = _bytes(view).to(device or view.device, copy=True).untyped_storage()
+            made[storage.data_ptr()] = whole(view).to(device or view.device, copy=True).untyped_storage()
         place = torch.empty(0, dtype=view.dtype, device=device or view.device)
         result.append(place.set_(made[storage.data_ptr()], view.storage_offset(), view.shape, view.stride()))
     return result
@@ -33,9 +33,9 @@ def copies(*views: torch.Tensor, device: torch.device | None = None) -> list[tor
 
 def take_over(view: torch.Tensor, other: torch.Tensor) -> None:
     """Give the storage of `view` the bytes that the storage of `other`, a copy of it, holds now."""
-    _bytes(view).copy_(_bytes(other))
+    whole(view).copy_(whole(other))
 
 
-def _bytes(view: torch.Tensor) -> torch.Tensor:
+def whole(view: torch.Tensor) -> torch.Tensor:
     """Everything that a view's storage holds, uint8."""
     return torch.empty(0, dtype=torch.uint8, device=view.device).set_(view.untyped_storage())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fuzz.case import Case
-from fuzz.checks import Verdict, judge
+from fuzz.checks import Verdict
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.describe import describe, device_name, versions
 from fuzz.evidence import Rig, write_evidence
@@ -14,9 +14,9 @@ from fuzz.journal import Event
 from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.run import Run
+from fuzz.sandbox import open_kernel
 from fuzz.strata.reach import reach
 from fuzz.strata.strategy import exclusion
-from fuzz.target import load
 from fuzz.terms import drawn, promises
 from fuzz.worker import Worker
 
@@ -28,7 +28,7 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     try:
         contract = promises(claim.contract, claim.without)
         strategy = drawn(contract, options.strata, room.budget)
-        target = load(options.kernel, claim.profile)
+        target = open_kernel(options.kernel, claim.profile, fuzz_run.device, options.sandbox)
     except UsageError as error:
         worker.refuse(error)
 
@@ -39,7 +39,7 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
 
     def verdict(case: Case, also: frozenset[str]) -> Verdict:
         with room.taken(case):
-            return judge(case, target, device=fuzz_run.device, contract=contract, also=also & INVARIANCES.keys())
+            return rig.verdict(case, also & INVARIANCES.keys())
 
     def keep(case: Case, check: str, place: Path) -> Verdict:
         with room.taken(case):

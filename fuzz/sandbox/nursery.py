@@ -1,0 +1,83 @@
+"""The process from which those that run a kernel are forked: it has imported what they need and done nothing else.
+
+A process of its own, spawned, so that a new child takes milliseconds instead of the seconds that importing torch takes,
+and no CUDA context, thread or lock of the worker is ever in it. It ends with the worker, and its children with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from fuzz.sandbox.wire import Ended, receive, send
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(parent: int, control: int) -> None:
+    """Fork and reap children as process `parent` asks for it over the socket `control`, until that is closed.
+
+    Requests: {"fork": true} with the files of a child -> {"pid"}; {"reap": pid, "patience": seconds} -> {"status"}, as
+    os.waitpid gives it, or null if the child had to be killed after that time.
+    """
+    die_with(parent)
+    from fuzz.checks.results import warm_up
+    from fuzz.sandbox import inside
+
+    warm_up()
+    requests = socket.socket(fileno=control)
+    children: set[int] = set()
+    with contextlib.suppress(Ended):
+        while True:
+            message, files = receive(requests)
+            if "fork" in message:
+                nursery = os.getpid()
+                pid = os.fork()
+                if not pid:
+                    requests.close()
+                    die_with(nursery)
+                    sys.exit(inside.main(*files))
+                for file in files:
+                    os.close(file)
+                children.add(pid)
+                send(requests, {"pid": pid})
+            else:
+                children.discard(message["reap"])
+                send(requests, {"status": _reap(message["reap"], message["patience"])})
+    for pid in children:
+        _reap(pid, 0)
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        _die()  # it is dead already
+
+
+def _die() -> NoReturn:
+    os._exit(1)
+
+
+def _reap(pid: int, patience: float) -> int | None:
+    """Wait for a child, and kill it and its process group after some seconds."""
+    until = time.monotonic() + patience
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found or time.monotonic() >= until:
+            break
+        time.sleep(0.002)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if found:
+        return status
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # it has no group of its own yet
+    os.waitpid(pid, 0)
+    return None
