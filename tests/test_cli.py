@@ -104,6 +104,7 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
         device="cpu",
         strata=("bell", "ragged"),
         max_failures=2,
+        sandbox="always",
         out=Path("here"),
     )
 

@@ -93,7 +93,7 @@ _CHECKS = (
          "fuzz/checks/memory.py:Snapshot.changed", "different.any()", "False"),
     _one("exceptions are no failures", "a worker that swallows errors", _JUDGE,
          "fuzz/checks/__init__.py:_judged",
-         "verdict.add('alive', Finding('alive', str(error)))", "verdict.add('alive')"),
+         "verdict.add('alive', error.finding())", "verdict.add('alive')"),
     _one("differing bits compared by value", "0 and -0", _JUDGE,
          "fuzz/checks/trial.py:different_bits", "(bits(one) != bits(other)) & ~(one.isnan() & other.isnan())",
          "(one - other).abs() > 1e-2"),
