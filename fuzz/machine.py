@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fuzz.options import UsageError
 
-# A case keeps a core busy, building operands and judging results, and the GPU hardly: as many processes as cores, up to
-# sixteen, whose CUDA contexts take 8 GB of its memory together.
+# A case keeps a core busy, building operands and judging results, and the GPU hardly: as many processes as cores, as
+# far as their CUDA contexts leave the GPU's memory to the cases.
 WORKERS_PER_GPU = 16
 LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
 

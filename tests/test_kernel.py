@@ -193,7 +193,9 @@ def test_causal_contained(cache, value, position):
     getattr(inputs, cache)[inputs.kv_indices[position], 0, 3] = value
     output, lse = run(on_device(inputs))
     sees = torch.arange(62, 67, device=DEVICE) >= position
-    assert not output[sees].isfinite().all(-1).any() or cache == "kpe_cache"
+    # A rotary part of -Inf may only take the key's weight away.
+    if cache == "ckv_cache" or value != value:
+        assert not output[sees].isfinite().all(-1).any()
     assert_same_bits((output[~sees], lse[~sees]), (clean[0][~sees], clean[1][~sees]))
 
 

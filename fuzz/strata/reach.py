@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fuzz.strata.coverage import all_strata
+from fuzz.case import FAMILIES
 from fuzz.strata.strategy import Budget, excluded, resolve
 
 
@@ -17,3 +17,8 @@ def reach(contract: frozenset[str], strata: Iterable[str], budget: Budget) -> di
         if name.partition(":")[0] in narrowed and name not in wanted:
             reasons.setdefault(name, "not among --strata")
     return {name: reasons.get(name, "") for name in all_strata()}
+
+
+def all_strata() -> list[str]:
+    """All strata, family:name, in the order of the registries."""
+    return [f"{family}:{name}" for family, registry in FAMILIES.items() for name in registry]
