@@ -137,6 +137,38 @@ def test_an_unwritten_row_fails_in_a_buffer_and_in_own_memory():
         assert "8192 of 90112 elements of output were not written" in failures(tested)["written"]
 
 
+def test_scratch_that_is_read_unwritten_shows_whatever_hides_a_nan():
+    def adds_scratch(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        output += torch.empty_like(output)
+
+    def compares_with_scratch(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        lse.copy_(lse.fmax(torch.empty_like(lse)))
+
+    assert failures(target(adds_scratch)).keys() == {"output", "empty-rows"}
+    assert failures(target(compares_with_scratch)).keys() == {"lse", "empty-rows"}
+
+
+def test_a_compiled_kernel_is_judged_compiled():
+    compiled = []
+
+    def backend(graph, example):
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def doubled(x):
+        return 2 * x
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        doubled(lse)
+
+    assert not failures(target(run))
+    assert compiled
+
+
 def test_a_result_cached_by_pointer_fails_as_stale():
     cached = {}
 

@@ -17,6 +17,8 @@ from kernel.contract import NUM_HEADS, Inputs
 
 # Signaling NaNs: no arithmetic gives one back, so a computed NaN is never mistaken for memory that was not written.
 _POISON = {torch.bfloat16: 0x7FB7, torch.float16: 0x7DB7, torch.float32: 0x7FB77FB7}
+# Large numbers, for memory that is no result: they show where a NaN is due, and where a maximum passes over NaN.
+_DECOY = {torch.bfloat16: 0x7171, torch.float16: 0x7171, torch.float32: 0x71717171}
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -80,7 +82,7 @@ _NO_MEMORY = re.compile("can't allocate memory|[Cc]annot allocate memory|not eno
 def call(target: Target, inputs: Inputs) -> Results:
     """Run the target and wait for it. Raises KernelRaised from whatever it raises.
 
-    A destination-passing target gets guarded buffers; of any other, the memory that it takes through torch is poisoned.
+    A destination-passing target gets guarded buffers, and the memory that any target takes through torch is poisoned.
     """
     buffers = _buffers(inputs) if target.destination_passing else ()
     try:
@@ -104,13 +106,10 @@ def call_captured(target: Target, inputs: Inputs, graph: torch.cuda.CUDAGraph) -
 def run(
     target: Target, inputs: Inputs, buffers: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What the target returns, when the GPU has finished. It is offered `buffers`, which hold the poison already, or
-    its own allocations are poisoned."""
-    if target.destination_passing:
+    """What the target returns, when the GPU has finished. It is offered `buffers`, which hold the poison already, and
+    its own allocations are poisoned: as results where it is offered none, as scratch otherwise."""
+    with _PoisonedAllocations(scratch=bool(buffers)):
         results = target(inputs, *buffers)
-    else:
-        with _PoisonedAllocations():
-            results = target(inputs)
     if inputs.device.type == "cuda":
         torch.cuda.synchronize(inputs.device)
     return results
@@ -118,7 +117,7 @@ def run(
 
 def warm_up() -> None:
     """Have torch import what poisoning allocations takes; that is a second."""
-    with _PoisonedAllocations():
+    with _PoisonedAllocations(scratch=False):
         torch.empty(0)
 
 
@@ -146,7 +145,10 @@ def _poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 
 
 class _PoisonedAllocations(TorchDispatchMode):
-    """Fills what torch.empty and its like return, also for code that calls them deep inside the kernel under test."""
+    """Fills what torch.empty and its like return, also for code that calls them deep inside the kernel under test.
+
+    Results hold the poison everywhere, scratch by turns: two elements of it, two large numbers.
+    """
 
     _EMPTY = frozenset(
         {
@@ -158,10 +160,28 @@ class _PoisonedAllocations(TorchDispatchMode):
         }
     )
 
+    def __init__(self, *, scratch: bool) -> None:
+        super().__init__()
+        self._scratch = scratch
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Without this, torch.compile does not compile where a mode is active, and another kernel would be judged."""
+        return True
+
     def __torch_dispatch__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         made = function(*args, **(kwargs or {}))
         if function in self._EMPTY and made.dtype in _POISON and made.device.type != "meta":
             bits(made).fill_(_POISON[made.dtype])
+            if self._scratch:
+                _spoil(made)
         return made
+
+
+def _spoil(tensor: torch.Tensor) -> None:
+    """Put large numbers in two of every four elements of fresh memory."""
+    elements = torch.empty(0, dtype=_BITS[tensor.itemsize], device=tensor.device).set_(tensor.untyped_storage())
+    for first in (2, 3):
+        elements[first::4] = _DECOY[tensor.dtype]
