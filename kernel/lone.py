@@ -8,12 +8,12 @@ import triton.language as tl
 
 from .attend import attend, elements
 from .lookup import extent, find_request, first_slot, is_lone
-from .split import is_split, store_slot
+from .split import is_split, split_length, store_slot
 
 
-@triton.jit(do_not_specialize=list(range(36)))
+@triton.jit(do_not_specialize=list(range(37)))
 def lone(
-    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse,
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse, items,
     q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
     q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
     ckv_page: tl.int64, ckv_dim: tl.int64, kpe_page: tl.int64, kpe_dim: tl.int64,
@@ -24,7 +24,7 @@ def lone(
     team: tl.int32,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """The first `slots` programs take a slot each, the others are teams, one per request and one for the padding."""
     qo = (qo_indptr, qo_step)
@@ -44,7 +44,11 @@ def lone(
         )
     if (split != in_slots) | (q_start < 0):
         return
-    if (not split) & (not is_lone(q_len, kv_start, kv_len, num_kv_indices, SHORT)):
+    if LISTED:
+        inside = (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
+        if (request < batch) & (kv_len > SHORT) & inside & (tl.load(items + 1) == 1):
+            return
+    elif (not split) & (not is_lone(q_len, kv_start, kv_len, num_kv_indices, SHORT)):
         return
 
     # Query `nth` of the request and every `step`th after it, over keys start .. stop.
@@ -55,8 +59,9 @@ def lone(
     if split:
         nth = (program - first_slot(kv_start, CHUNK)) % q_len
         step = q_len
-        start = (program - first_slot(kv_start, CHUNK)) // q_len * CHUNK * q_len
-        stop = tl.minimum(start + CHUNK * q_len, kv_len)
+        length = split_length(q_len, kv_len, QUERIES, CHUNK)
+        start = (program - first_slot(kv_start, CHUNK)) // q_len * length
+        stop = tl.minimum(start + length, kv_len)
     stop = tl.where(num_pages > 0, stop, 0)
 
     head = tl.arange(0, HEADS).to(tl.int64)

@@ -49,6 +49,12 @@ def first_slot(kv_start, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def own_slots(kv_len, CHUNK: tl.constexpr):
+    """How many slots a request owns at least, whatever its neighbours are."""
+    return 2 * kv_len // CHUNK
+
+
+@triton.jit
 def extent(qo, kv, request, batch, total_q):
     """Query rows q_start .. q_end of a request, its first key position and key count; `batch` is the padding."""
     after = tl.minimum(request + 1, batch)

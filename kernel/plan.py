@@ -1,6 +1,6 @@
 """Tile sizes and the split, from the device alone: a request's bits must not depend on what else is in the batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -48,13 +48,15 @@ class Plan:
     chunk        keys per query in a chunk of a split request, see split.py
     short        requests of up to so many keys go to `lone`
     teams        programs that `lone` starts at most for them, shared out among the requests
+    listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
     """
 
     tile: Tile
     lone: Tile
-    chunk: int = 512
+    chunk: int = 256
     short: int = 64
     teams: int = 1024
+    listed: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
         """How many tiles the requests and the padding own at most, see lookup.py."""
@@ -68,17 +70,25 @@ class Plan:
         """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
         return 2 * num_kv_indices // self.chunk if num_kv_indices > self.chunk else 0
 
+    def items(self, total_q: int, batch: int, num_kv_indices: int) -> int:
+        """How many items the list holds at most, see schedule.py."""
+        return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
+
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
     def prefill_constants(self, vectors: bool) -> dict[str, Any]:
         return {"VECTORS": vectors, **self.tile.constants(), **self._shared, "SHORT": self.short}
 
     @cache  # noqa: B019
     def lone_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short}
+        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short, "LISTED": self.listed}
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
-        return {"HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared}
+        return {"LISTED": self.listed, "HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared}
+
+    @cached_property
+    def schedule_constants(self) -> dict[str, Any]:
+        return {**self._shared, "SHORT": self.short, "TILES": 64, "FIELDS": 8}
 
     @cached_property
     def _shared(self) -> dict[str, int]:
@@ -87,6 +97,7 @@ class Plan:
 
 _LONE = Tile(queries=1, keys=64, stages=2, pieces=4, num_warps=4)
 _HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE)
+_LISTED = replace(_HOPPER, listed=True)
 _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE)
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
@@ -101,6 +112,9 @@ def plan_for(capability: tuple[int, int]) -> Plan:
 
 
 @cache
-def plan_on(device: torch.device) -> Plan:
-    """The plan for a device."""
-    return _INTERPRETER if device.type == "cpu" else plan_for(torch.cuda.get_device_capability(device))
+def plan_on(device: torch.device, listable: bool) -> Plan:
+    """The plan for a device; `listable`: rows move in 16-byte pieces, and 32 bits hold every count."""
+    if device.type == "cpu":
+        return _INTERPRETER
+    capability = torch.cuda.get_device_capability(device)
+    return _LISTED if capability == (9, 0) and listable else plan_for(capability)

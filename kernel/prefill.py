@@ -33,6 +33,8 @@ from .launch import is_interpreted, launch
 from .lone import lone, no_keys, store_rows
 from .lookup import extent, find_request, first_tile, is_lone
 from .plan import MERGE_OPTIONS, plan_on
+from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
+from .schedule import OPTIONS as SCHEDULE_OPTIONS
 from .split import is_split, merge
 
 _LOG2_E = math.log2(math.e)
@@ -97,13 +99,16 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
-    plan = plan_on(device)
     vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
+    fits = 0 < inputs.num_pages < 2**31 and max(total_q, num_kv_indices) < 2**31
+    plan = plan_on(device, vectors and fits)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
+    variant = (*variant, plan.listed)
     operands = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices)
+    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     strides = (
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
-        qo_indptr.stride(0), kv_indptr.stride(0), kv_indices.stride(0),
+        *steps, kv_indices.stride(0),
     )  # fmt: skip
     result_strides = (*output.stride(), *lse.stride())
     scale = check_scale(inputs.sm_scale) * _LOG2_E
@@ -113,15 +118,39 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
     team = plan.team(total_q, batch)
+    items = lse
+    longer = num_kv_indices > plan.short
+    if plan.listed:
+        items = torch.empty((plan.items(*sizes) + HEADER, ITEM), dtype=torch.int32, device=device)
+        tile_programs = triton.cdiv(plan.tiles(total_q, batch), TILES_PER_PROGRAM)
+        launch(
+            schedule, tile_programs + (batch if slots else 0), device, variant,
+            (qo_indptr, kv_indptr, items, *steps, *sizes, tile_programs),
+            plan.schedule_constants, SCHEDULE_OPTIONS,
+        )  # fmt: skip
+    lone_slots = 0 if plan.listed else slots
     launch(
-        lone, slots + (batch + 1) * team, device, variant,
+        lone, lone_slots + (batch + 1) * team, device, variant,
         (
-            *operands, output, lse, scratch, scratch_lse, *strides, *result_strides,
-            scale, *sizes, inputs.num_pages, slots, team,
+            *operands, output, lse, scratch, scratch_lse, items, *strides, *result_strides,
+            scale, *sizes, inputs.num_pages, lone_slots, team,
         ),
         plan.lone_constants(vectors), plan.lone.options,
     )  # fmt: skip
-    if num_kv_indices > plan.short:
+    if longer and plan.listed:
+        from . import prefill_hopper
+
+        programs = min(plan.items(*sizes), torch.cuda.get_device_properties(device).multi_processor_count)
+        launch(
+            prefill_hopper.prefill_hopper, programs, device, variant,
+            (
+                q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items,
+                *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0), kv_indices.stride(0),
+                *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
+            ),
+            {"REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
+        )  # fmt: skip
+    elif longer:
         launch(
             prefill, plan.tiles(total_q, batch), device, variant,
             (*operands, output, lse, *strides, *result_strides, scale, *sizes, inputs.num_pages, slots),
@@ -130,10 +159,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     if slots:
         launch(
             merge, slots, device, variant,
-            (
-                scratch, scratch_lse, qo_indptr, kv_indptr, output, lse,
-                qo_indptr.stride(0), kv_indptr.stride(0), *result_strides, *sizes,
-            ),
+            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse, *steps, *result_strides, *sizes),
             plan.merge_constants, MERGE_OPTIONS,
         )  # fmt: skip
 

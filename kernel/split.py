@@ -1,16 +1,27 @@
 """Split-KV: few queries over many keys. `lone` computes each query over chunks of its keys, `merge` puts them together.
 
-A request of q_len queries is split if it has more than CHUNK * q_len keys, into chunks of that many keys. Nothing but
-the request's own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots
-of scratch, one per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills at
-most 2 * kv_len / CHUNK slots, so that the scratch grows with the number of keys alone.
+A request is split if it has more keys than `split_length` says, into chunks of that many keys. Nothing but the request's
+own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots of scratch, one
+per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills less than 2 * kv_len / CHUNK
+slots, so that the scratch grows with the number of keys alone.
 """
 
 import triton
 import triton.language as tl
 
 from .attend import elements
-from .lookup import extent, find_request, first_slot
+from .lookup import extent, find_request, first_slot, own_slots
+
+
+@triton.jit
+def split_length(q_len, kv_len, QUERIES: tl.constexpr, CHUNK: tl.constexpr):
+    """Keys per chunk: few for a short request, which would not fill the GPU, more for a long one, as merging costs.
+
+    Slots are q_len * cdiv(kv_len, length) < q_len * kv_len / length + q_len, and split means q_len < kv_len / CHUNK in
+    the first case, cdiv(q_len, QUERIES) < kv_len / (4 * CHUNK) in the second: less than 2 * kv_len / CHUNK in both, as
+    QUERIES is at most 4.
+    """
+    return tl.where(kv_len <= 8 * CHUNK, CHUNK * q_len, 4 * CHUNK * tl.cdiv(q_len, QUERIES))
 
 
 @triton.jit
@@ -25,10 +36,11 @@ def is_split(
     """
     q_len = q_end - q_start
     answer = (request < batch) & (q_start >= 0) & (q_len > 0) & (q_end <= total_q)
-    answer = answer & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices) & (kv_len > CHUNK * q_len)
+    answer = answer & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
+    answer = answer & (kv_len > split_length(q_len, kv_len, QUERIES, CHUNK))
     if answer:
         slot = first_slot(kv_start, CHUNK)
-        last = slot + tl.cdiv(kv_len, CHUNK * q_len) * q_len - 1
+        last = slot + own_slots(kv_len, CHUNK) - 1
         answer = (find_request(qo, kv, batch, slot, True, QUERIES, CHUNK) == request) & (
             find_request(qo, kv, batch, last, True, QUERIES, CHUNK) == request
         )
@@ -46,18 +58,23 @@ def store_slot(scratch, scratch_lse, slot, m, total, acc, HEADS: tl.constexpr, C
         tl.store(elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True), acc[i])
 
 
-@triton.jit(do_not_specialize=list(range(16)))
+@triton.jit(do_not_specialize=list(range(17)))
 def merge(
-    scratch, scratch_lse, qo_indptr, kv_indptr, output, lse,
+    scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse,
     qo_step: tl.int64, kv_step: tl.int64,
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64,
-    HEADS: tl.constexpr, CKV: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
+    LISTED: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Each slot's program merges its share of the heads and queries of its request, chunks in order."""
+    """Each slot's program merges its share of the queries, heads and columns of its request, chunks in order."""
     BLOCK: tl.constexpr = 16
+    WIDTH: tl.constexpr = 128
+    PIECES: tl.constexpr = CKV // WIDTH
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
+    if LISTED:  # noqa: SIM102 - one is for the compiler
+        if tl.load(items) == 0:
+            return
     program = tl.program_id(0).to(tl.int64)
     request = find_request(qo, kv, batch, program, True, QUERIES, CHUNK)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
@@ -65,25 +82,25 @@ def merge(
         return
     q_len = q_end - q_start
     slot = first_slot(kv_start, CHUNK)
-    length = CHUNK * q_len
-    slots = tl.cdiv(kv_len, length) * q_len
-    if program >= slot + slots:
+    length = split_length(q_len, kv_len, QUERIES, CHUNK)
+    programs = own_slots(kv_len, CHUNK)
+    if program >= slot + programs:
         return
-    dim = tl.arange(0, CKV)
-    for share in tl.range(program - slot, q_len * HEADS, slots, num_stages=1):
-        query = share // HEADS
-        head = share % HEADS
+    for share in tl.range(program - slot, q_len * HEADS * PIECES, programs, num_stages=1):
+        dim = (share % PIECES) * WIDTH + tl.arange(0, WIDTH)
+        head = share // PIECES % HEADS
+        query = share // PIECES // HEADS
         # Chunks that the query does not see were not written.
         seen = tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32)
         m = float("-inf")
         total = 0.0
-        acc = tl.zeros([CKV], tl.float32)
+        acc = tl.zeros([WIDTH], tl.float32)
         for first in tl.range(0, seen, BLOCK, num_stages=1):
             chunk = first + tl.arange(0, BLOCK)
             row = (slot + chunk * q_len + query) * HEADS + head
             chunk_m = tl.load(scratch_lse + 2 * row, mask=chunk < seen, other=float("-inf"))
             chunk_l = tl.load(scratch_lse + 2 * row + 1, mask=chunk < seen, other=0.0)
-            part = tl.load(elements(scratch, row * CKV, 1, CKV, True), mask=(chunk < seen)[:, None], other=0.0)
+            part = tl.load(scratch + (row * CKV)[:, None] + dim[None, :], mask=(chunk < seen)[:, None], other=0.0)
             m_new = tl.maximum(m, tl.max(chunk_m, 0))
             shift = tl.where(m_new == float("-inf"), 0.0, m_new)
             weight = tl.exp2(chunk_m - shift)

@@ -1,0 +1,506 @@
+"""The Gluon kernel for compute capability 9.0: one tile of 64 rows over a run of keys, by three warpgroups.
+
+A block of keys is 64 rows of the cache. Blocks come in pairs, even and odd, each in its own buffers. `left` scores the even
+block and owns the left half of the output's columns, `right` scores the odd block and owns the right half, so that one's
+softmax runs while the other's products keep the matrix units busy. Each weighs both blocks: weights cross through shared
+memory, into the place of the block's rotary keys, which nobody needs once the block is scored.
+
+                 gather                     left                              right
+                 (copies rows)              (even block, columns 0 .. 255)    (odd block, columns 256 .. 511)
+                                            even scores
+    filled   ->  even_l, even_rp            softmax                           odd scores
+                 odd_lp, odd_r              even weights  -- even_ready ->    even weights * even_r
+    emptied  <-  each by its last reader    even weights * even_l             softmax
+                                            odd weights * odd_l  <- odd_ready --  odd weights
+                                            next even scores                  odd weights * odd_r
+
+The running maximum goes round with the weights: left raises it by the even block and hands it to right, which raises it by
+the odd block and hands it back. It is raised only by more than 2^8, as rescaling costs more than large weights do.
+
+Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right.
+
+Why it is written as it is:
+
+- Operands in shared memory are [1, 64, n], indexed by a zero that the compiler cannot see through: it would otherwise
+  keep some seventy wgmma descriptors over the loop, and spill.
+- An accumulator that is in flight over the edge of a loop serialises wgmma (C7514): each round ends with a wait.
+- The next scores are multiplied whether or not there is a next pair, on whatever is in the buffers: a branch there
+  would serialise wgmma too. Nobody looks at the result.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .schedule import HEADER, ITEM
+
+# Registers per thread of the two consumers; what is left goes to the gatherer.
+CONSUMER_REGISTERS = 216
+OPTIONS = {"num_warps": 4}
+
+_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+BLOCK = gl.constexpr(64)
+HALF = gl.constexpr(256)
+ROTARY = gl.constexpr(64)
+HEADS = gl.constexpr(16)
+FIELDS = gl.constexpr(ITEM)
+FIRST = gl.constexpr(HEADER)
+# How far the maximum of a row may rise before its sums are rescaled, in powers of two.
+SLACK = gl.constexpr(8.0)
+
+SCORES = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]))
+SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16]))
+ROWS = gl.constexpr(gl.SliceLayout(1, SCORES.value))
+KEYS = gl.constexpr(gl.SliceLayout(0, SCORES.value))
+# Eight lanes copy 128 bytes of a row.
+COPY = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+FLAG = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+# Each thread holds 8 columns in a row: what the accumulator's layout becomes by shuffles inside groups of four lanes.
+STORE = gl.constexpr(
+    gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0], [0, 32], [0, 64], [0, 128]],
+        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[16, 0], [32, 0]],
+        block_bases=[],
+        shape=[64, 256],
+    )
+)
+
+
+@gluon.jit(do_not_specialize=list(range(23)))
+def prefill_hopper(
+    q_nope, q_pe, ckv_cache, kpe_cache, kv_indices, output, lse, scratch, scratch_lse, items,
+    q_nope_row: gl.int64, q_nope_head: gl.int64, q_pe_row: gl.int64, q_pe_head: gl.int64,
+    ckv_page: gl.int32, kpe_page: gl.int32, index_step: gl.int64,
+    output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
+    scale: gl.float32, num_pages: gl.int32,
+    REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Persistent: each program takes its share of the items that `plan` listed, see schedule.py.
+
+    items [HEADER + n, ITEM] int32
+    """
+    DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
+    TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    q_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    q_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    q_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
+    even_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    even_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    even_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
+    odd_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    odd_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
+    odd_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
+    LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    # What goes round between the consumers: maxima, whether one of them was raised, denominators.
+    maxima = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
+    totals = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
+    even_raised = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
+    odd_raised = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
+
+    # One allocation per barrier: an index into a common one costs a barrier of the warpgroup.
+    filled = (_mbarrier(128), _mbarrier(128), _mbarrier(128), _mbarrier(128))
+    emptied = (_mbarrier(1), _mbarrier(1), _mbarrier(1), _mbarrier(1))
+    query_filled = _mbarrier(128)
+    query_emptied = _mbarrier(1)
+    weights_ready = (_mbarrier(1), _mbarrier(1))
+    totals_ready = (_mbarrier(1), _mbarrier(1))
+    fence_async_shared()
+    _barrier()
+
+    queries = (q_l, q_r, q_p)
+    even = (even_l, even_r, even_p)
+    odd = (odd_l, odd_r, odd_p)
+    shared = (maxima, totals, even_raised, odd_raised)
+    bars = (filled, emptied, query_filled, query_emptied, weights_ready, totals_ready)
+    q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
+    nowhere = (items + FIELDS).to(gl.pointer_type(DTYPE), bitcast=True)
+    k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, index_step, num_pages, nowhere)
+    results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
+    gl.warp_specialize(
+        [
+            (_gather, (items, q_from, k_from, queries, even, odd, bars)),
+            (_left, (items, results, queries, even, odd, shared, bars, scale)),
+            (_right, (items, results, queries, even, odd, shared, bars, scale)),
+        ],
+        [4, 4],
+        [REGISTERS, REGISTERS],
+    )
+
+
+@gluon.jit
+def _mbarrier(count: gl.constexpr):
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=count)
+    return bar
+
+
+@gluon.jit
+def _rounds(items):
+    """How many items this program takes."""
+    count = gl.load(items)
+    programs = gl.num_programs(0)
+    full = count // programs
+    return full + (_turn(full) < count).to(gl.int32)
+
+
+@gluon.jit
+def _turn(nth):
+    """The number of this program's nth item. Every other round runs backwards, as items get shorter."""
+    programs = gl.num_programs(0)
+    place = gl.program_id(0)
+    return nth * programs + gl.where(nth % 2 == 0, place, programs - 1 - place)
+
+
+@gluon.jit
+def _item(items, nth):
+    """The nth item of this program.
+
+    row, queries   the first query row of the tile and how many of them are in it, at most 4; 0 for no item
+    least          keys of the request that the first of them sees; each next one sees one more
+    start, end     the run of keys of the request; no more than the last query sees
+    kv_start       position of the request's first key
+    slot           where in scratch partial results go; -1: the run is all keys, and results are final
+    """
+    at = items + (FIRST + _turn(nth)).to(gl.int64) * FIELDS
+    return (
+        gl.load(at), gl.load(at + 1), gl.load(at + 2), gl.load(at + 3), gl.load(at + 4), gl.load(at + 5), gl.load(at + 6)
+    )  # fmt: skip
+
+
+@gluon.jit
+def _pairs(start, end):
+    """Pairs of blocks in a run; one at least, as the loop over them must have a round."""
+    return gl.maximum(gl.cdiv(end - start, 2 * BLOCK), 1)
+
+
+@gluon.jit
+def _gather(items, q_from, k_from, queries, even, odd, bars):
+    """Copies the queries of each tile and its keys, row by row."""
+    q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head = q_from
+    filled, emptied, query_filled, query_emptied, _, _ = bars
+    nth_row = gl.arange(0, BLOCK, gl.SliceLayout(1, COPY))
+    phase = 1
+    query_phase = 1
+    for nth in range(_rounds(items)):
+        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        if count > 0:
+            pages = k_from[4] + kv_start.to(gl.int64) * k_from[5]
+            # Past the end comes the last key again: no NaN that nobody sees.
+            last = gl.maximum(end - 1, start)
+            even_page = gl.load(pages + gl.minimum(start + nth_row, last).to(gl.int64) * k_from[5])
+            odd_page = gl.load(pages + gl.minimum(start + BLOCK + nth_row, last).to(gl.int64) * k_from[5])
+            # Rows past the last query repeat the first one.
+            query = (row + gl.where(nth_row < count * HEADS, nth_row // HEADS, 0)).to(gl.int64)
+            head = (nth_row % HEADS).to(gl.int64)
+            q_at = gl.multiple_of(q_nope + query * q_nope_row + head * q_nope_head, [16])
+            q_rotary_at = gl.multiple_of(q_pe + query * q_pe_row + head * q_pe_head, [16])
+            mbarrier.wait(query_emptied, query_phase)
+            _copy(queries[0].index(0), q_at, HALF, 0)
+            _copy(queries[1].index(0), q_at, HALF, HALF)
+            _copy(queries[2].index(0), q_rotary_at, ROTARY, 0)
+            async_copy.mbarrier_arrive(query_filled, increment_count=False)
+            query_phase ^= 1
+            for i in range(_pairs(start, end)):
+                even_key, even_rotary = _key(k_from, even_page)
+                odd_key, odd_rotary = _key(k_from, odd_page)
+                # Page ids travel while the rows that they name are awaited.
+                ahead = start + (i + 1) * 2 * BLOCK + nth_row
+                even_page = gl.load(pages + gl.minimum(ahead, last).to(gl.int64) * k_from[5])
+                odd_page = gl.load(pages + gl.minimum(ahead + BLOCK, last).to(gl.int64) * k_from[5])
+                mbarrier.wait(emptied[0], phase)
+                _copy(even[0].index(0), even_key, HALF, 0)
+                async_copy.mbarrier_arrive(filled[0], increment_count=False)
+                mbarrier.wait(emptied[1], phase)
+                _copy(even[1].index(0), even_key, HALF, HALF)
+                _copy(even[2].index(0), even_rotary, ROTARY, 0)
+                async_copy.mbarrier_arrive(filled[1], increment_count=False)
+                mbarrier.wait(emptied[3], phase)
+                _copy(odd[1].index(0), odd_key, HALF, HALF)
+                async_copy.mbarrier_arrive(filled[3], increment_count=False)
+                mbarrier.wait(emptied[2], phase)
+                _copy(odd[0].index(0), odd_key, HALF, 0)
+                _copy(odd[2].index(0), odd_rotary, ROTARY, 0)
+                async_copy.mbarrier_arrive(filled[2], increment_count=False)
+                phase ^= 1
+
+
+@gluon.jit
+def _key(k_from, page):
+    """Where the content and the rotary part of each key begin; a page outside the cache has a rotary part of NaN."""
+    ckv_cache, ckv_page, kpe_cache, kpe_page, _, _, num_pages, nowhere = k_from
+    inside = (page >= 0) & (page < num_pages)
+    safe = gl.where(inside, page, 0).to(gl.int32).to(gl.int64)
+    content = gl.multiple_of(ckv_cache + safe * ckv_page.to(gl.int64), [16])
+    rotary = kpe_cache + safe * kpe_page.to(gl.int64)
+    return content, gl.multiple_of(gl.where(inside, rotary, nowhere), [16])
+
+
+@gluon.jit
+def _copy(buffer, rows, WIDTH: gl.constexpr, COLUMN: gl.constexpr):
+    """Copy WIDTH elements of each row from COLUMN on into [64, WIDTH] of shared memory, asynchronously.
+
+    `rows` are known to the compiler as multiples of 16 bytes.
+    """
+    dim = gl.arange(0, WIDTH, gl.SliceLayout(0, COPY))
+    async_copy.async_copy_global_to_shared(buffer, rows[:, None] + (COLUMN + dim)[None, :])
+
+
+@gluon.jit
+def _zero(x):
+    """0, in a way that the compiler does not know; `x` ties it to a round of a loop."""
+    return gl.inline_asm_elementwise("mov.b32 $0, 0; // $1", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _left(items, results, queries, even, odd, shared, bars, scale):
+    filled, emptied, query_filled, query_emptied, weights_ready, totals_ready = bars
+    maxima, totals, even_raised, odd_raised = shared
+    odd_l = odd[0].index(0)
+    odd_weights = odd[2].index(0)
+    phase = 0
+    tile_phase = 0
+    for nth in range(_rounds(items)):
+        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        if count > 0:
+            m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
+            total = gl.zeros([BLOCK], gl.float32, ROWS)
+            acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
+            sees = gl.minimum(least + gl.arange(0, BLOCK, ROWS) // HEADS, end)
+            mbarrier.wait(query_filled, tile_phase)
+            fence_async_shared()
+            zero = _zero(nth)
+            q_rotary = queries[2].index(zero).load(gl.DotOperandLayout(0, SCORES, 2))
+            x = _even_scores_half(queries, even, filled, phase, True, zero)
+            x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, True, zero)
+            x = warpgroup_mma_wait(0, deps=[x])
+            pairs = _pairs(start, end)
+            for i in range(pairs):
+                zero = _zero(i)
+                x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, even)
+                p, m_even, raised = _weigh(x, m)
+                even_raised.store(gl.full([1], raised.to(gl.int32), gl.int32, FLAG))
+                maxima.index(0).store(m_even)
+                weights = p.to(even[0].dtype)
+                even[2].index(zero).store(weights)
+                fence_async_shared()
+                mbarrier.arrive(weights_ready[0], count=1)
+                if raised:
+                    total, acc = _rescale(total, acc, m, m_even)
+                total += gl.sum(p, 1)
+                mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
+                product = warpgroup_mma(mine, even[0].index(zero), acc, is_async=True)
+                mbarrier.wait(weights_ready[1], phase)
+                raised = gl.max(odd_raised.load(FLAG), 0) > 0
+                acc = warpgroup_mma_wait(0, deps=[product])
+                mbarrier.arrive(emptied[0], count=1)
+                m = m_even
+                if raised:
+                    m = maxima.index(1).load(ROWS)
+                    total, acc = _rescale(total, acc, m_even, m)
+                product = warpgroup_mma(odd_weights, odd_l, acc, is_async=True)
+                phase ^= 1
+                more = i + 1 < pairs
+                x = _even_scores_half(queries, even, filled, phase, more, zero)
+                acc = warpgroup_mma_wait(1, deps=[product])
+                mbarrier.arrive(emptied[2], count=1)
+                x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
+                x = warpgroup_mma_wait(0, deps=[x])
+            total = _whole_total(total, m, sees > start, totals, totals_ready, 0, tile_phase)
+            _finish(acc, total, m, results, 0, row, count, slot)
+            tile_phase ^= 1
+
+
+@gluon.jit
+def _right(items, results, queries, even, odd, shared, bars, scale):
+    filled, emptied, query_filled, query_emptied, weights_ready, totals_ready = bars
+    maxima, totals, even_raised, odd_raised = shared
+    even_r = even[1].index(0)
+    even_weights = even[2].index(0)
+    phase = 0
+    tile_phase = 0
+    for nth in range(_rounds(items)):
+        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        if count > 0:
+            m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
+            total = gl.zeros([BLOCK], gl.float32, ROWS)
+            acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
+            sees = gl.minimum(least + gl.arange(0, BLOCK, ROWS) // HEADS, end)
+            mbarrier.wait(query_filled, tile_phase)
+            fence_async_shared()
+            q_rotary = queries[2].index(_zero(nth)).load(gl.DotOperandLayout(0, SCORES, 2))
+            pairs = _pairs(start, end)
+            for i in range(pairs):
+                zero = _zero(i)
+                x = _odd_scores(queries, q_rotary, odd, filled, phase, zero)
+                mbarrier.wait(weights_ready[0], phase)
+                m_even = maxima.index(0).load(ROWS)
+                if gl.max(even_raised.load(FLAG), 0) > 0:
+                    total, acc = _rescale(total, acc, m, m_even)
+                product = warpgroup_mma(even_weights, even_r, acc, is_async=True)
+                x = warpgroup_mma_wait(1, deps=[x])
+                mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
+                x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, odd)
+                p, m, raised = _weigh(x, m_even)
+                odd_raised.store(gl.full([1], raised.to(gl.int32), gl.int32, FLAG))
+                maxima.index(1).store(m)
+                weights = p.to(even[0].dtype)
+                odd[2].index(zero).store(weights)
+                fence_async_shared()
+                mbarrier.arrive(weights_ready[1], count=1)
+                acc = warpgroup_mma_wait(0, deps=[product])
+                mbarrier.arrive(emptied[1], count=1)
+                if raised:
+                    total, acc = _rescale(total, acc, m_even, m)
+                total += gl.sum(p, 1)
+                mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
+                acc = warpgroup_mma(mine, odd[1].index(zero), acc)
+                mbarrier.arrive(emptied[3], count=1)
+                phase ^= 1
+            total = _whole_total(total, m, sees > start, totals, totals_ready, 1, tile_phase)
+            _finish(acc, total, m, results, 1, row, count, slot)
+            tile_phase ^= 1
+
+
+@gluon.jit
+def _even_scores_half(queries, even, filled, phase, wanted, zero):
+    mbarrier.wait(filled[0], phase, pred=wanted)
+    fence_async_shared()
+    none = gl.zeros([BLOCK, BLOCK], gl.float32, SCORES)
+    return warpgroup_mma(
+        queries[0].index(zero), even[0].index(zero).permute((1, 0)), none, use_acc=False, is_async=True
+    )
+
+
+@gluon.jit
+def _even_scores_rest(x, queries, q_rotary, even, filled, phase, wanted, zero):
+    mbarrier.wait(filled[1], phase, pred=wanted)
+    fence_async_shared()
+    x = warpgroup_mma(queries[1].index(zero), even[1].index(zero).permute((1, 0)), x, is_async=True)
+    return warpgroup_mma(q_rotary, even[2].index(zero).permute((1, 0)), x, is_async=True)
+
+
+@gluon.jit
+def _odd_scores(queries, q_rotary, odd, filled, phase, zero):
+    """Right half first: `right` empties it, so it is filled first."""
+    mbarrier.wait(filled[3], phase)
+    fence_async_shared()
+    none = gl.zeros([BLOCK, BLOCK], gl.float32, SCORES)
+    x = warpgroup_mma(queries[1].index(zero), odd[1].index(zero).permute((1, 0)), none, use_acc=False, is_async=True)
+    mbarrier.wait(filled[2], phase)
+    fence_async_shared()
+    x = warpgroup_mma(queries[0].index(zero), odd[0].index(zero).permute((1, 0)), x, is_async=True)
+    return warpgroup_mma(q_rotary, odd[2].index(zero).permute((1, 0)), x, is_async=True)
+
+
+@gluon.jit
+def _mask(x, scale, first, least, end, sees, block):
+    """Scores of a block from key `first` on, in units of log2; -inf where a row does not see the key.
+
+    A key with NaN or Inf reaches rows that do not see it as 0 * NaN. Where that could be, its content is made zero, and
+    the rows that see it NaN.
+    """
+    x *= scale
+    if first + BLOCK > gl.minimum(least, end):
+        visible = (first + gl.arange(0, BLOCK, KEYS))[None, :] < sees[:, None]
+        finite = gl.abs(x) < float("inf")
+        spoils = gl.max((~(finite | visible)).to(gl.int32), 0)
+        x = gl.where(finite, x, float("nan"))
+        x = gl.where(visible, x, -float("inf"))
+        if gl.max(spoils, 0) > 0:
+            _clear(block[0].index(0), spoils)
+            _clear(block[1].index(0), spoils)
+    return x
+
+
+@gluon.jit
+def _clear(content, spoils):
+    """Make the rows of [64, 256] in shared memory zero where `spoils` is set."""
+    WIDTH: gl.constexpr = 64
+    keep = gl.convert_layout(spoils, gl.SliceLayout(1, COPY)) == 0
+    for i in gl.static_range(HALF // WIDTH):
+        piece = content.slice(i * WIDTH, WIDTH, dim=1)
+        value = piece.load(COPY)
+        piece.store(gl.where(keep[:, None], value, gl.zeros_like(value)))
+
+
+@gluon.jit
+def _weigh(x, m):
+    """Weights of a block, the new maximum, and whether any row's was raised."""
+    top = gl.max(x, 1)
+    m_new = gl.where(top > m + SLACK, top, m)
+    raised = gl.max((m_new > m).to(gl.int32), 0) > 0
+    return gl.exp2(x - _shift(m_new)[:, None]), m_new, raised
+
+
+@gluon.jit
+def _shift(m):
+    """What to subtract from scores: a row that has seen no key yet would shift by -inf - -inf."""
+    return gl.where(m == -float("inf"), 0.0, m)
+
+
+@gluon.jit
+def _rescale(total, acc, m_old, m_new):
+    alpha = gl.exp2(m_old - _shift(m_new))
+    return total * alpha, acc * gl.convert_layout(alpha, gl.SliceLayout(1, SUMS))[:, None]
+
+
+@gluon.jit
+def _whole_total(total, m, any_seen, totals, totals_ready, SIDE: gl.constexpr, phase):
+    """The denominator over both blocks of all pairs."""
+    totals.index(SIDE).store(total)
+    mbarrier.arrive(totals_ready[SIDE], count=1)
+    mbarrier.wait(totals_ready[1 - SIDE], phase)
+    total += totals.index(1 - SIDE).load(ROWS)
+    # A row all of whose scores are -inf did see keys, and one of them held an infinity.
+    return gl.where((m == -float("inf")) & any_seen, float("nan"), total)
+
+
+@gluon.jit
+def _finish(acc, total, m, results, SIDE: gl.constexpr, row, count, slot):
+    """Write half of the columns of a tile and, on the right, what the LSE takes."""
+    output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse = results
+    if slot < 0:
+        _store_rows(acc, total, m, (output, output_row, output_head), (lse, lse_row, lse_head), SIDE, row, count)
+    else:
+        _store_slots(acc, total, m, scratch, scratch_lse, SIDE, slot, count)
+
+
+@gluon.jit
+def _store_rows(acc, total, m, output, lse, SIDE: gl.constexpr, row, count):
+    """Normalise and write; a row without keys has total = 0."""
+    share = gl.where(total == 0, 0.0, 1.0 / total)
+    acc *= gl.convert_layout(share, gl.SliceLayout(1, SUMS))[:, None]
+    value = gl.convert_layout(acc.to(output[0].dtype.element_ty), STORE)
+    nth = gl.arange(0, BLOCK, gl.SliceLayout(1, STORE))
+    place = (row + nth // HEADS).to(gl.int64) * output[1] + (nth % HEADS).to(gl.int64) * output[2]
+    dim = SIDE * HALF + gl.arange(0, HALF, gl.SliceLayout(0, STORE))
+    at = gl.multiple_of(output[0] + place, [16])[:, None] + dim[None, :]
+    gl.store(at, value, mask=(nth < count * HEADS)[:, None])
+    if SIDE == 1:
+        nth_row = gl.arange(0, BLOCK, ROWS)
+        lse_place = (row + nth_row // HEADS).to(gl.int64) * lse[1] + (nth_row % HEADS).to(gl.int64) * lse[2]
+        value_lse = gl.where(total == 0, -float("inf"), m + gl.log2(total))
+        gl.store(lse[0] + lse_place, value_lse, mask=nth_row < count * HEADS)
+
+
+@gluon.jit
+def _store_slots(acc, total, m, scratch, scratch_lse, SIDE: gl.constexpr, slot, count):
+    """Write partial results as they are, one slot per query, for `merge` (split.py)."""
+    first = slot.to(gl.int64) * HEADS
+    nth = gl.arange(0, BLOCK, gl.SliceLayout(1, SUMS))
+    dim = SIDE * HALF + gl.arange(0, HALF, gl.SliceLayout(0, SUMS))
+    at = gl.multiple_of(scratch + (first + nth) * (2 * HALF), [16])[:, None] + dim[None, :]
+    gl.store(at, acc, mask=(nth < count * HEADS)[:, None])
+    if SIDE == 1:
+        nth_row = gl.arange(0, BLOCK, ROWS)
+        pair = scratch_lse + 2 * (first + nth_row)
+        gl.store(pair, m, mask=nth_row < count * HEADS)
+        gl.store(pair + 1, total, mask=nth_row < count * HEADS)

@@ -1,0 +1,119 @@
+"""The list of the Hopper kernel: every tile once, longest first, whatever the row pointers hold."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernel.lookup import first_slot as _first_slot  # noqa: F401 - imported before triton is used
+from kernel.plan import Plan, Tile
+from kernel.schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
+
+_QUERIES, _CHUNK, _SHORT = 4, 256, 64
+_PLAN = Plan(Tile(_QUERIES, 64, 2, 2, 8), Tile(1, 64, 2, 4, 4), chunk=_CHUNK, short=_SHORT, listed=True)
+
+
+def _listed(q_lens: list[int], kv_lens: list[int], padding: int = 0) -> np.ndarray:
+    qo, kv = (torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32) for lens in (q_lens, kv_lens))
+    return _run(qo, kv, int(qo[-1]) + padding, int(kv[-1]))[1]
+
+
+def _run(qo, kv, total_q: int, num_kv_indices: int) -> tuple[bool, np.ndarray]:
+    batch = len(qo) - 1
+    capacity = _PLAN.items(total_q, batch, num_kv_indices)
+    items = torch.full((HEADER + capacity + 8, ITEM), -77, dtype=torch.int32)
+    tile_programs = -(-_PLAN.tiles(total_q, batch) // TILES_PER_PROGRAM)
+    programs = tile_programs + (batch if _PLAN.slots(num_kv_indices) else 0)
+    schedule[(programs,)](
+        qo, kv, items, 1, 1, total_q, batch, num_kv_indices, tile_programs, **_PLAN.schedule_constants
+    )
+    items = items.numpy()
+    count = int(items[0, 0])
+    assert count <= capacity
+    assert (items[HEADER + count :] == -77).all()
+    return bool(items[0, 1]), items[HEADER : HEADER + count, :7]
+
+
+def _expected(q_lens: list[int], kv_lens: list[int]) -> set[tuple[int, ...]]:
+    """The items of a batch, from the definition of a tile and of a split."""
+    items = set()
+    row = start = 0
+    for q_len, kv_len in zip(q_lens, kv_lens, strict=True):
+        if kv_len > _SHORT:
+            tiles = -(-q_len // _QUERIES)
+            length = _CHUNK * q_len if kv_len <= 8 * _CHUNK else 4 * _CHUNK * tiles
+            for first in range(0, q_len, _QUERIES):
+                queries = min(_QUERIES, q_len - first)
+                prefix = kv_len - q_len
+                sees = prefix + first + queries
+                for chunk in range(-(-kv_len // length)):
+                    end = min(sees, (chunk + 1) * length)
+                    if kv_len <= length:
+                        items.add((row + first, queries, max(prefix + first + 1, -4), 0, max(sees, 0), start, -1))
+                    elif end > chunk * length:
+                        slot = 2 * start // _CHUNK + chunk * q_len + first
+                        items.add((row + first, queries, max(prefix + first + 1, -4), chunk * length, end, start, slot))
+        row += q_len
+        start += kv_len
+    return items
+
+
+_LENGTHS = st.lists(
+    st.tuples(
+        st.integers(0, 30) | st.sampled_from([128, 300, 1000]),
+        st.integers(0, 300) | st.sampled_from([64, 65, 256, 257, 512, 2048, 2049, 5000]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_LENGTHS, st.integers(0, 5))
+@example([(1, 131072)], 0)
+@example([(0, 70), (300, 70)], 0)
+@example([(1000, 3000)] * 3 + [(1, 4096)] * 40, 2)
+def test_every_tile_and_chunk_is_listed_once(lengths, padding):
+    q_lens, kv_lens = map(list, zip(*lengths, strict=True))
+    listed = _listed(q_lens, kv_lens, padding)
+    real = [tuple(item) for item in listed.tolist() if item[1] > 0]
+    assert len(real) == len(set(real))
+    assert set(real) == _expected(q_lens, kv_lens)
+
+
+def test_the_longest_come_first():
+    q_lens, kv_lens = [300, 1, 40, 900], [700, 1500, 65, 900]
+    listed = _listed(q_lens, kv_lens)
+    keys = [end - start if slot < 0 else _CHUNK for _, _, _, start, end, _, slot in listed.tolist()]
+    assert keys == sorted(keys, reverse=True)
+
+
+@pytest.mark.parametrize("qo", [[0, 9, 4, 12], [-3, 4, 8, 12], [0, 4, 8, 13], [0, 2**31 - 1, 8, 12]])
+def test_nothing_is_listed_where_query_pointers_are_out_of_order(qo):
+    in_order, listed = _run(torch.tensor(qo, dtype=torch.int32), torch.tensor([0, 100, 200, 300]), 12, 300)
+    assert not in_order
+    assert len(listed) == 0
+
+
+def test_nothing_is_listed_where_key_pointers_fall():
+    in_order, listed = _run(torch.tensor([0, 4, 8, 12]), torch.tensor([0, 300, 0, 300]), 12, 300)
+    assert not in_order
+    assert len(listed) == 0
+
+
+def test_requests_that_reach_outside_are_left_out():
+    kv = torch.tensor([-100, 100, 200, 2**40])
+    in_order, listed = _run(torch.tensor([0, 4, 8, 12]), kv, 12, 300)
+    assert in_order
+    assert listed[:, 0].tolist() == [4]
+
+
+def test_the_header_holds_a_rotary_key_of_nan():
+    qo, kv = torch.tensor([0, 1]), torch.tensor([0, 100])
+    items = torch.zeros((HEADER + 8, ITEM), dtype=torch.int32)
+    schedule[(1,)](qo, kv, items, 1, 1, 1, 1, 100, 1, **_PLAN.schedule_constants)
+    row = items[1:HEADER].view(torch.int16)
+    assert row.numel() == 64
+    assert row.view(torch.bfloat16).isnan().all()
+    assert row.view(torch.float16).isnan().all()
