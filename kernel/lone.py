@@ -45,8 +45,8 @@ def lone(
     if (split != in_slots) | (q_start < 0):
         return
     if LISTED:
-        inside = (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
-        if (request < batch) & (kv_len > SHORT) & inside & (tl.load(items + 1) == 1):
+        sound = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
+        if (request < batch) & (sound > SHORT):
             return
     elif (not split) & (not is_lone(q_len, kv_start, kv_len, num_kv_indices, SHORT)):
         return

@@ -100,7 +100,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
-    fits = 0 < inputs.num_pages < 2**31 and max(total_q, num_kv_indices) < 2**31
+    fits = 0 < inputs.num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
     plan = plan_on(device, vectors and fits)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     variant = (*variant, plan.listed)
@@ -142,13 +142,13 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
 
         programs = min(plan.items(*sizes), torch.cuda.get_device_properties(device).multi_processor_count)
         launch(
-            prefill_hopper.prefill_hopper, programs, device, variant,
+            prefill_hopper.prefill_hopper, programs, device, (*variant, scale > 0),
             (
                 q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items,
-                *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0), kv_indices.stride(0),
+                *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
                 *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
             ),
-            {"REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
+            {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
         )  # fmt: skip
     elif longer:
         launch(
@@ -158,8 +158,11 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
         )  # fmt: skip
     if slots:
         launch(
-            merge, slots, device, variant,
-            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse, *steps, *result_strides, *sizes),
+            merge, batch * plan.merge_team(batch), device, variant,
+            (
+                scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse, *steps, *result_strides, *sizes,
+                plan.merge_team(batch),
+            ),
             plan.merge_constants, MERGE_OPTIONS,
         )  # fmt: skip
 
