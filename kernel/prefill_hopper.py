@@ -1,24 +1,25 @@
 """The Gluon kernel for compute capability 9.0: one tile of 64 rows over a run of keys, by three warpgroups.
 
-A block of keys is 64 rows of the cache. Blocks come in pairs, even and odd, each in its own buffers. `left` scores the even
-block and owns the left half of the output's columns, `right` scores the odd block and owns the right half, so that one's
-softmax runs while the other's products keep the matrix units busy. Each weighs both blocks: weights cross through shared
-memory, into the place of the block's rotary keys, which nobody needs once the block is scored.
+A block of keys is 64 rows of the cache. Blocks come in pairs, even and odd, each in its own buffers. `left` scores the
+even block and owns the left half of the output's columns, `right` scores the odd block and owns the right half, so
+that one's softmax runs while the other's products keep the matrix units busy. Each weighs both blocks: weights cross
+through shared memory, in the place of the block's rotary keys, which nobody needs once the block is scored.
 
                  gather                     left                              right
                  (copies rows)              (even block, columns 0 .. 255)    (odd block, columns 256 .. 511)
                                             even scores
     filled   ->  even_l, even_rp            softmax                           odd scores
-                 odd_lp, odd_r              even weights  -- even_ready ->    even weights * even_r
+                 odd_lp, odd_r              even weights  -- weights -->      even weights * even_r
     emptied  <-  each by its last reader    even weights * even_l             softmax
-                                            odd weights * odd_l  <- odd_ready --  odd weights
+                                            odd weights * odd_l  <-- weights --  odd weights
                                             next even scores                  odd weights * odd_r
 
-The running maximum goes round with the weights: left raises it by the even block and hands it to right, which raises it by
-the odd block and hands it back.
+The running maximum goes round with the weights: left raises it by the even block and hands it to right, which raises
+it by the odd block and hands it back.
 
-A key with NaN or Inf would reach the rows of the tile that do not see it as 0 * NaN. There are three keys at most that some
-rows see and others do not; gather looks at them, and the tile ends before the first bad one: rows that see it are NaN.
+A key with NaN or Inf would reach the rows of the tile that do not see it as 0 * NaN. There are three keys at most that
+some rows see and others do not; gather looks at them, and the tile ends before the first bad one: rows that see it are
+NaN.
 
 Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right.
 
@@ -29,6 +30,7 @@ Why it is written as it is:
 - An accumulator that is in flight over the edge of a loop serialises wgmma (C7514): each round ends with a wait.
 - The next scores are multiplied whether or not there is a next pair, on whatever is in the buffers: a branch there
   would serialise wgmma too. Nobody looks at the result.
+- What is rare stays out of the loop over pairs: a branch there of some hundred instructions cost 10 %.
 """
 
 from triton.experimental import gluon
@@ -103,7 +105,7 @@ def prefill_hopper(
     odd_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
     odd_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    # What goes round between the consumers: maxima and denominators; where the run of keys ends.
+    # What goes round between the consumers, and where the run of keys ends.
     maxima = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
     totals = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
     edge = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
@@ -122,17 +124,17 @@ def prefill_hopper(
     queries = (q_l, q_r, q_p)
     even = (even_l, even_r, even_p)
     odd = (odd_l, odd_r, odd_p)
-    shared = (maxima, totals, edge)
-    bars = (filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready)
+    copies = (filled, emptied, query_filled, query_emptied, edge, edge_known)
+    exchange = (maxima, weights_ready, totals, totals_ready)
     q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
     nowhere = (items + FIELDS).to(gl.pointer_type(DTYPE), bitcast=True)
     k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, num_pages, nowhere)
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
         [
-            (_gather, (items, q_from, k_from, queries, even, odd, edge, bars)),
-            (_left, (items, results, queries, even, odd, shared, bars, scale, POSITIVE)),
-            (_right, (items, results, queries, even, odd, shared, bars, scale, POSITIVE)),
+            (_gather, (items, q_from, k_from, queries, even, odd, copies)),
+            (_left, (items, results, queries, even, odd, copies, exchange, scale, POSITIVE)),
+            (_right, (items, results, queries, even, odd, copies, exchange, scale, POSITIVE)),
         ],
         [4, 4],
         [REGISTERS, REGISTERS],
@@ -171,11 +173,12 @@ def _item(items, nth):
     least         keys of the request that the first of them sees; each next one sees one more
     start, end    the run of keys of the request; no more than the last query sees
     kv_start      position of the request's first key
-    slot          where in scratch partial results go; -1: results are final, and rows that see more than the run are NaN
+    slot          where in scratch partial results go; -1: results are final, and rows that see more are NaN
     """
     at = items + (FIRST + _turn(nth)).to(gl.int64) * FIELDS
     return (
-        gl.load(at), gl.load(at + 1), gl.load(at + 2), gl.load(at + 3), gl.load(at + 4), gl.load(at + 5), gl.load(at + 6)
+        gl.load(at), gl.load(at + 1), gl.load(at + 2),
+        gl.load(at + 3), gl.load(at + 4), gl.load(at + 5), gl.load(at + 6),
     )  # fmt: skip
 
 
@@ -186,13 +189,13 @@ def _pairs(start, end):
 
 
 @gluon.jit
-def _gather(items, q_from, k_from, queries, even, odd, edge, bars):
-    """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows that they name."""
-    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
+def _gather(items, q_from, k_from, queries, even, odd, copies):
+    """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows."""
+    filled, emptied, query_filled, query_emptied, edge, edge_known = copies
     phase = 1
     query_phase = 1
     for nth in range(_rounds(items)):
-        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        row, count, least, start, end, kv_start, _slot = _item(items, nth)
         if count > 0:
             even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
             # Three loads wait for each other here, while the consumers finish the tile before.
@@ -309,15 +312,15 @@ def _zero(x):
 
 
 @gluon.jit
-def _left(items, results, queries, even, odd, shared, bars, scale, POSITIVE):
-    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
-    maxima, totals, edge = shared
+def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
+    filled, emptied, query_filled, _query_emptied, edge, edge_known = copies
+    maxima, weights_ready, totals, totals_ready = exchange
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, item_end, kv_start, slot = _item(items, nth)
+        row, count, least, start, item_end, _kv_start, slot = _item(items, nth)
         if count > 0:
             m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
             total = gl.zeros([BLOCK], gl.float32, ROWS)
@@ -366,15 +369,15 @@ def _left(items, results, queries, even, odd, shared, bars, scale, POSITIVE):
 
 
 @gluon.jit
-def _right(items, results, queries, even, odd, shared, bars, scale, POSITIVE):
-    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
-    maxima, totals, edge = shared
+def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
+    filled, emptied, query_filled, query_emptied, edge, edge_known = copies
+    maxima, weights_ready, totals, totals_ready = exchange
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, item_end, kv_start, slot = _item(items, nth)
+        row, count, least, start, item_end, _kv_start, slot = _item(items, nth)
         if count > 0:
             m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
             total = gl.zeros([BLOCK], gl.float32, ROWS)

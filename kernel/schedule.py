@@ -1,12 +1,12 @@
 """The list of items that the Hopper kernel works through, made on the device: longest first over all requests.
 
 An item is a tile, QUERIES queries of a request, over a run of its keys: all that the tile sees, or a chunk of a split
-request (split.py). Where an item goes in the list follows from the row pointers in closed form, by counting the items of
-each request that come before, so that programs need not wait for each other and the list has no holes. Items of about
-the same length stay in the order of their requests: programs at work at the same time then share keys.
+request (split.py). Where an item goes in the list follows from the row pointers in closed form, by counting the items
+of each request that come before, so that programs need not wait for each other and the list has no holes. Items of
+about the same length stay in the order of their requests: programs at work at the same time then share keys.
 
-Row pointers may hold anything. Where those of the queries fall or lead outside, nobody can tell which request owns a row,
-and the list is empty. Where those of the keys fall, nothing is split, as slots would overlap.
+Row pointers may hold anything. Where those of the queries fall or lead outside, nobody can tell which request owns a
+row, and the list is empty. Where those of the keys fall, nothing is split, as slots would overlap.
 """
 
 import triton
@@ -52,7 +52,7 @@ def _list_tiles(
     request = _find(qo, batch, tile, QUERIES)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     splits = _in_order(kv, batch)
-    sound, tiles, chunks, length = _work(
+    sound, tiles, chunks, _length = _work(
         q_start, q_end, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
     )
     nth = tile - first_tile(q_start, request, QUERIES)
@@ -62,7 +62,7 @@ def _list_tiles(
         sees = tl.minimum(kv_len - q_len + tl.minimum(QUERIES * (nth + 1), q_len), sound)
         earlier, count = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, tl.where(mine, sees, 0).to(tl.int32), request.to(tl.int32),
-            QUERIES, CHUNK, SHORT,
+            QUERIES, CHUNK, SHORT, 32,
         )  # fmt: skip
         if program == 0:
             tl.store(items, count)
@@ -83,13 +83,13 @@ def _list_chunks(
 ):  # fmt: skip
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-    sound, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    _sound, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
     if chunks > 1:
         splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
         earlier, count = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, one + length.to(tl.int32), one + request.to(tl.int32),
-            QUERIES, CHUNK, SHORT,
+            QUERIES, CHUNK, SHORT, WIDTH,
         )  # fmt: skip
         first = tl.sum(earlier, 0).to(tl.int64)
         q_len = q_end - q_start
@@ -151,13 +151,13 @@ def _work(
 @triton.jit
 def _count_earlier(
     qo, kv, total_q, batch, num_kv_indices, splits, keys, request,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """How many items of other requests come before one of `keys` keys of `request`, and how many there are in all.
 
-    Clearly longer ones, and about as long ones of earlier requests. No items if query pointers are out of order.
+    Clearly longer ones, and about as long ones of earlier requests. No items if query pointers are out of order. WIDTH
+    requests are looked at at a time.
     """
-    WIDTH: tl.constexpr = 32
     alike, longest = _about(keys)
     earlier = keys * 0
     count = tl.sum(tl.zeros([WIDTH], tl.int32), 0)

@@ -1,9 +1,9 @@
 """Split-KV: few queries over many keys. `lone` computes each query over chunks of its keys, `merge` puts them together.
 
-A request is split if it has more keys than `split_length` says, into chunks of that many keys. Nothing but the request's
-own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots of scratch, one
-per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills less than 2 * kv_len / CHUNK
-slots, so that the scratch grows with the number of keys alone.
+A request is split if it has more keys than `split_length` says, into chunks of that many keys. Nothing but the
+request's own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots of
+scratch, one per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills less than
+2 * kv_len / CHUNK slots, so that the scratch grows with the number of keys alone.
 """
 
 import triton
@@ -96,24 +96,36 @@ def merge(
         query = share // PIECES // HEADS
         # Chunks that the query does not see were not written.
         seen = tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32)
-        m = float("-inf")
-        total = 0.0
+        first_of_query = first_row + query * HEADS + head
+        m, total = _merged_lse(scratch_lse, first_of_query, q_rows * HEADS, seen)
         acc = tl.zeros([WIDTH], tl.float32)
-        for first in tl.range(0, seen, BLOCK, num_stages=3):
+        for first in tl.range(0, seen, BLOCK, num_stages=2):
             chunk = first + tl.arange(0, BLOCK)
             there = chunk < seen
-            row = first_row + ((chunk * q_rows + query) * HEADS + head)
-            chunk_m = tl.load(scratch_lse + 2 * row, mask=there, other=float("-inf"))
-            chunk_l = tl.load(scratch_lse + 2 * row + 1, mask=there, other=0.0)
+            row = first_of_query + chunk * (q_rows * HEADS)
+            weight = tl.exp2(tl.load(scratch_lse + 2 * row, mask=there, other=-float("inf")) - m)
             part = tl.load(elements(scratch + column, row * CKV, 1, WIDTH, True), mask=there[:, None], other=0.0)
-            m_new = tl.maximum(m, tl.max(chunk_m, 0))
-            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-            weight = tl.exp2(chunk_m - shift)
-            alpha = tl.exp2(m - shift)
-            total = total * alpha + tl.sum(chunk_l * weight, 0)
-            acc = acc * alpha + tl.sum(part * weight[:, None], 0)
-            m = m_new
+            acc += tl.sum(part * weight[:, None], 0)
         row = q_start + query
         tl.store(lse + row * lse_row + head * lse_head, m + tl.log2(total))
         place = output + row * output_row + head * output_head + (column + tl.arange(0, WIDTH)) * output_dim
         tl.store(place, (acc / total).to(output.dtype.element_ty))
+
+
+@triton.jit
+def _merged_lse(scratch_lse, row, step, seen):
+    """The maximum of all chunks and the denominator relative to it; rows of chunks lie `step` apart."""
+    BLOCK: tl.constexpr = 128
+    m = float("-inf")
+    total = 0.0
+    for first in tl.range(0, seen, BLOCK, num_stages=1):
+        chunk = first + tl.arange(0, BLOCK)
+        at = scratch_lse + 2 * (row + chunk * step)
+        chunk_m = tl.load(at, mask=chunk < seen, other=-float("inf"))
+        chunk_total = tl.load(at + 1, mask=chunk < seen, other=0.0)
+        m_new = tl.maximum(m, tl.max(chunk_m, 0))
+        # A row all of whose scores are -inf so far: it holds NaN, or has not met its keys yet.
+        shift = tl.where(m_new == -float("inf"), 0.0, m_new)
+        total = total * tl.exp2(m - shift) + tl.sum(chunk_total * tl.exp2(chunk_m - shift), 0)
+        m = m_new
+    return tl.where(m == -float("inf"), 0.0, m), total
