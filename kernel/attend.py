@@ -117,12 +117,18 @@ def load_page(pages, key):
 @triton.jit
 def key_rows(cache, page, column, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
     """[len(page), WIDTH] elements of a cache, from `column` on."""
+    return tl.load(key_places(cache, page, column, WIDTH, VECTORS))
+
+
+@triton.jit
+def key_places(cache, page, column, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
+    """Where they are."""
     if VECTORS:
         # 32 by 32 bits to 64 is one instruction, 64 by 64 are several: the host checks that the stride fits.
         offset = page.to(tl.int32).to(tl.int64) * cache[1].to(tl.int32).to(tl.int64)
     else:
         offset = page.to(tl.int64) * cache[1]
-    return tl.load(elements(cache[0] + column * cache[2], offset, cache[2], WIDTH, VECTORS))
+    return elements(cache[0] + column * cache[2], offset, cache[2], WIDTH, VECTORS)
 
 
 @triton.jit
