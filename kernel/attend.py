@@ -107,8 +107,13 @@ def count_unsound(values):
 
 @triton.jit
 def load_page(pages, key):
-    """The page of each key, as unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
-    page = tl.load(pages[0] + key * pages[1])
+    """The page of each key."""
+    return page_id(tl.load(pages[0] + key * pages[1]))
+
+
+@triton.jit
+def page_id(page):
+    """As unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
     if page.dtype == tl.int64:
         page = tl.where((page >= 0) & (page < 2**31), page, -1)
     return page.to(tl.uint32)

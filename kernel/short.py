@@ -11,7 +11,7 @@ taken by the other launches, of which there are none where kv_indices holds no m
 import triton
 import triton.language as tl
 
-from .attend import elements, key_places
+from .attend import elements, key_places, page_id
 from .lookup import existing_keys
 
 
@@ -133,10 +133,7 @@ def _attend(
     WIDTH: tl.constexpr = CKV // PIECES
     head = tl.arange(0, HEADS).to(tl.int64)
     nth = tl.arange(0, KEYS)
-    page = tl.load(indices[0] + nth * indices[1], mask=nth < end, other=-1)
-    if page.dtype == tl.int64:
-        page = tl.where((page >= 0) & (page < 2**31), page, -1)
-    page = page.to(tl.uint32)
+    page = page_id(tl.load(indices[0] + nth * indices[1], mask=nth < end, other=-1))
     exists = page < indices[2].to(tl.uint32)
     q_nope, q_pe = queries
     acc = ()
