@@ -8,7 +8,7 @@ import torch
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 
-MERGE_OPTIONS = {"num_warps": 4}
+MERGE_OPTIONS = {"num_warps": 1}
 # So many registers that two programs fit on a multiprocessor.
 SHORT_OPTIONS = {"num_warps": 8, "maxnreg": 128}
 _SHORT_PIECES = 4
@@ -52,6 +52,7 @@ class Plan:
     short        requests of up to so many keys go to `short`
     few          keys up to which it takes its smaller tile
     shorts       programs that it starts at most, shared out among the rows
+    mergers      programs that `merge` starts at most, shared out among the requests
     listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
     """
 
@@ -61,6 +62,7 @@ class Plan:
     short: int = 64
     few: int = 32
     shorts: int = 1024
+    mergers: int = 8192
     listed: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
@@ -74,6 +76,10 @@ class Plan:
     def slots(self, num_kv_indices: int) -> int:
         """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
         return 2 * num_kv_indices // self.chunk if num_kv_indices > self.chunk else 0
+
+    def merge_team(self, batch: int) -> int:
+        """How many programs merge the chunks of each request."""
+        return max(1, min(64, self.mergers // batch))
 
     def items(self, total_q: int, batch: int, num_kv_indices: int) -> int:
         """How many items the list holds at most, see schedule.py."""
@@ -120,7 +126,7 @@ _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LO
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
-_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, few=4, shorts=4)
+_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, few=4, shorts=4, mergers=1)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 

@@ -106,17 +106,18 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     num_pages = inputs.num_pages
     vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
-    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**31
+    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
     plan = plan_on(device, vectors and fits)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     variant = (*variant, plan.listed)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     result_strides = (*output.stride(), *lse.stride())
+    scale = check_scale(inputs.sm_scale) * _LOG2_E
     sizes = (total_q, batch, num_kv_indices)
     numbers = (
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
-        *steps, kv_indices.stride(0), *result_strides, check_scale(inputs.sm_scale) * _LOG2_E, *sizes, num_pages,
+        *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
     rows = plan.rows(total_q)
     launch(
@@ -131,7 +132,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
     items = lse
     if plan.listed:
-        items = _launch_list(inputs, output, lse, plan, variant, scratch, scratch_lse)
+        items = _launch_list(inputs, output, lse, scale, plan, variant, scratch, scratch_lse)
     else:
         launch(
             lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
@@ -143,14 +144,15 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
         )  # fmt: skip
     if slots:
         launch(
-            merge, slots, device, variant, (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes), plan.merge_constants, MERGE_OPTIONS,
+            merge, batch * plan.merge_team(batch), device, variant,
+            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
+            (*steps, *result_strides, *sizes, plan.merge_team(batch)), plan.merge_constants, MERGE_OPTIONS,
         )  # fmt: skip
 
 
 def _launch_list(
-    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan: Plan, variant: tuple[Hashable, ...],
-    scratch: torch.Tensor, scratch_lse: torch.Tensor,
+    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, scale: float, plan: Plan,
+    variant: tuple[Hashable, ...], scratch: torch.Tensor, scratch_lse: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """Have the list of items made and worked through; returns it."""
     from . import prefill_hopper
@@ -168,13 +170,13 @@ def _launch_list(
         plan.schedule_constants, SCHEDULE_OPTIONS,
     )  # fmt: skip
     launch(
-        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, variant,
+        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
         (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
         (
-            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0), kv_indices.stride(0),
-            *output.stride()[:2], *lse.stride(), check_scale(inputs.sm_scale) * _LOG2_E, inputs.num_pages,
+            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
+            *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
         ),
-        {"REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
+        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
     )  # fmt: skip
     return items
 

@@ -15,7 +15,10 @@ memory, into the place of the block's rotary keys, which nobody needs once the b
                                             next even scores                  odd weights * odd_r
 
 The running maximum goes round with the weights: left raises it by the even block and hands it to right, which raises it by
-the odd block and hands it back. It is raised only by more than 2^8, as rescaling costs more than large weights do.
+the odd block and hands it back.
+
+A key with NaN or Inf would reach the rows of the tile that do not see it as 0 * NaN. There are three keys at most that some
+rows see and others do not; gather looks at them, and the tile ends before the first bad one: rows that see it are NaN.
 
 Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right.
 
@@ -52,8 +55,6 @@ ROTARY = gl.constexpr(64)
 HEADS = gl.constexpr(16)
 FIELDS = gl.constexpr(ITEM)
 FIRST = gl.constexpr(HEADER)
-# How far the maximum of a row may rise before its sums are rescaled, in powers of two.
-SLACK = gl.constexpr(8.0)
 
 SCORES = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]))
 SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16]))
@@ -61,6 +62,8 @@ ROWS = gl.constexpr(gl.SliceLayout(1, SCORES.value))
 KEYS = gl.constexpr(gl.SliceLayout(0, SCORES.value))
 # Eight lanes copy 128 bytes of a row.
 COPY = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+# A warp looks at a row.
+LOOK = gl.constexpr(gl.BlockedLayout([1, 2], [1, 32], [4, 1], [1, 0]))
 FLAG = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 # Each thread holds 8 columns in a row: what the accumulator's layout becomes by shuffles inside groups of four lanes.
 STORE = gl.constexpr(
@@ -74,18 +77,19 @@ STORE = gl.constexpr(
 )
 
 
-@gluon.jit(do_not_specialize=list(range(23)))
+@gluon.jit(do_not_specialize=list(range(22)))
 def prefill_hopper(
     q_nope, q_pe, ckv_cache, kpe_cache, kv_indices, output, lse, scratch, scratch_lse, items,
     q_nope_row: gl.int64, q_nope_head: gl.int64, q_pe_row: gl.int64, q_pe_head: gl.int64,
-    ckv_page: gl.int32, kpe_page: gl.int32, index_step: gl.int64,
+    ckv_page: gl.int32, kpe_page: gl.int32,
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
-    REGISTERS: gl.constexpr,
+    POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Persistent: each program takes its share of the items that `plan` listed, see schedule.py.
+    """Persistent: each program takes its share of the list that `schedule` made, see schedule.py.
 
-    items [HEADER + n, ITEM] int32
+    items     [HEADER + n, ITEM] int32
+    POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     """
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
@@ -99,17 +103,17 @@ def prefill_hopper(
     odd_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
     odd_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    # What goes round between the consumers: maxima, whether one of them was raised, denominators.
+    # What goes round between the consumers: maxima and denominators; where the run of keys ends.
     maxima = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
     totals = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
-    even_raised = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
-    odd_raised = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
+    edge = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
 
     # One allocation per barrier: an index into a common one costs a barrier of the warpgroup.
     filled = (_mbarrier(128), _mbarrier(128), _mbarrier(128), _mbarrier(128))
     emptied = (_mbarrier(1), _mbarrier(1), _mbarrier(1), _mbarrier(1))
     query_filled = _mbarrier(128)
     query_emptied = _mbarrier(1)
+    edge_known = _mbarrier(1)
     weights_ready = (_mbarrier(1), _mbarrier(1))
     totals_ready = (_mbarrier(1), _mbarrier(1))
     fence_async_shared()
@@ -118,17 +122,17 @@ def prefill_hopper(
     queries = (q_l, q_r, q_p)
     even = (even_l, even_r, even_p)
     odd = (odd_l, odd_r, odd_p)
-    shared = (maxima, totals, even_raised, odd_raised)
-    bars = (filled, emptied, query_filled, query_emptied, weights_ready, totals_ready)
+    shared = (maxima, totals, edge)
+    bars = (filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready)
     q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
     nowhere = (items + FIELDS).to(gl.pointer_type(DTYPE), bitcast=True)
-    k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, index_step, num_pages, nowhere)
+    k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, num_pages, nowhere)
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
         [
-            (_gather, (items, q_from, k_from, queries, even, odd, bars)),
-            (_left, (items, results, queries, even, odd, shared, bars, scale)),
-            (_right, (items, results, queries, even, odd, shared, bars, scale)),
+            (_gather, (items, q_from, k_from, queries, even, odd, edge, bars)),
+            (_left, (items, results, queries, even, odd, shared, bars, scale, POSITIVE)),
+            (_right, (items, results, queries, even, odd, shared, bars, scale, POSITIVE)),
         ],
         [4, 4],
         [REGISTERS, REGISTERS],
@@ -163,11 +167,11 @@ def _turn(nth):
 def _item(items, nth):
     """The nth item of this program.
 
-    row, queries   the first query row of the tile and how many of them are in it, at most 4; 0 for no item
-    least          keys of the request that the first of them sees; each next one sees one more
-    start, end     the run of keys of the request; no more than the last query sees
-    kv_start       position of the request's first key
-    slot           where in scratch partial results go; -1: the run is all keys, and results are final
+    row, count    the first query row of the tile and how many of them are in it, at most 4; 0 for nothing to do
+    least         keys of the request that the first of them sees; each next one sees one more
+    start, end    the run of keys of the request; no more than the last query sees
+    kv_start      position of the request's first key
+    slot          where in scratch partial results go; -1: results are final, and rows that see more than the run are NaN
     """
     at = items + (FIRST + _turn(nth)).to(gl.int64) * FIELDS
     return (
@@ -182,39 +186,31 @@ def _pairs(start, end):
 
 
 @gluon.jit
-def _gather(items, q_from, k_from, queries, even, odd, bars):
-    """Copies the queries of each tile and its keys, row by row."""
-    q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head = q_from
-    filled, emptied, query_filled, query_emptied, _, _ = bars
-    nth_row = gl.arange(0, BLOCK, gl.SliceLayout(1, COPY))
+def _gather(items, q_from, k_from, queries, even, odd, edge, bars):
+    """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows that they name."""
+    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
     phase = 1
     query_phase = 1
     for nth in range(_rounds(items)):
         row, count, least, start, end, kv_start, slot = _item(items, nth)
         if count > 0:
-            pages = k_from[4] + kv_start.to(gl.int64) * k_from[5]
-            # Past the end comes the last key again: no NaN that nobody sees.
-            last = gl.maximum(end - 1, start)
-            even_page = gl.load(pages + gl.minimum(start + nth_row, last).to(gl.int64) * k_from[5])
-            odd_page = gl.load(pages + gl.minimum(start + BLOCK + nth_row, last).to(gl.int64) * k_from[5])
-            # Rows past the last query repeat the first one.
-            query = (row + gl.where(nth_row < count * HEADS, nth_row // HEADS, 0)).to(gl.int64)
-            head = (nth_row % HEADS).to(gl.int64)
-            q_at = gl.multiple_of(q_nope + query * q_nope_row + head * q_nope_head, [16])
-            q_rotary_at = gl.multiple_of(q_pe + query * q_pe_row + head * q_pe_head, [16])
+            even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
+            # Three loads wait for each other here, while the consumers finish the tile before.
+            if gl.maximum(least, start) < end:
+                sound_end = _first_unsound(k_from, kv_start, gl.maximum(least, start), end)
+                if sound_end < end:
+                    end = sound_end
+                    even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
             mbarrier.wait(query_emptied, query_phase)
-            _copy(queries[0].index(0), q_at, HALF, 0)
-            _copy(queries[1].index(0), q_at, HALF, HALF)
-            _copy(queries[2].index(0), q_rotary_at, ROTARY, 0)
+            edge.store(gl.full([1], end, gl.int32, FLAG))
+            mbarrier.arrive(edge_known, count=1)
+            _copy_queries(q_from, queries, row, count)
             async_copy.mbarrier_arrive(query_filled, increment_count=False)
             query_phase ^= 1
             for i in range(_pairs(start, end)):
                 even_key, even_rotary = _key(k_from, even_page)
                 odd_key, odd_rotary = _key(k_from, odd_page)
-                # Page ids travel while the rows that they name are awaited.
-                ahead = start + (i + 1) * 2 * BLOCK + nth_row
-                even_page = gl.load(pages + gl.minimum(ahead, last).to(gl.int64) * k_from[5])
-                odd_page = gl.load(pages + gl.minimum(ahead + BLOCK, last).to(gl.int64) * k_from[5])
+                even_page, odd_page = _pages(k_from, kv_start, start, end, i + 1)
                 mbarrier.wait(emptied[0], phase)
                 _copy(even[0].index(0), even_key, HALF, 0)
                 async_copy.mbarrier_arrive(filled[0], increment_count=False)
@@ -233,11 +229,64 @@ def _gather(items, q_from, k_from, queries, even, odd, bars):
 
 
 @gluon.jit
+def _copy_queries(q_from, queries, row, count):
+    q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head = q_from
+    nth_row = gl.arange(0, BLOCK, gl.SliceLayout(1, COPY))
+    # Rows past the last query repeat the first one.
+    query = (row + gl.where(nth_row < count * HEADS, nth_row // HEADS, 0)).to(gl.int64)
+    head = (nth_row % HEADS).to(gl.int64)
+    content = gl.multiple_of(q_nope + query * q_nope_row + head * q_nope_head, [16])
+    rotary = gl.multiple_of(q_pe + query * q_pe_row + head * q_pe_head, [16])
+    _copy(queries[0].index(0), content, HALF, 0)
+    _copy(queries[1].index(0), content, HALF, HALF)
+    _copy(queries[2].index(0), rotary, ROTARY, 0)
+
+
+@gluon.jit
+def _pages(k_from, kv_start, start, end, nth_pair):
+    """The pages of a pair of blocks. Past the end comes the last key again: no NaN that nobody sees."""
+    last = gl.maximum(end - 1, start)
+    key = start + nth_pair * 2 * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, COPY))
+    return _page(k_from, kv_start, gl.minimum(key, last)), _page(k_from, kv_start, gl.minimum(key + BLOCK, last))
+
+
+@gluon.jit
+def _page(k_from, kv_start, key):
+    """The page of each key as unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
+    page = gl.load(k_from[4] + kv_start.to(gl.int64) + key)
+    if page.dtype == gl.int64:
+        page = gl.where((page >= 0) & (page < 2**31), page, -1)
+    return page.to(gl.uint32)
+
+
+@gluon.jit
+def _first_unsound(k_from, kv_start, first, end):
+    """The first key of first .. end that holds NaN or Inf or whose page is outside the cache; `end` if none.
+
+    Looks at four keys at most.
+    """
+    key = first + gl.arange(0, 4, gl.SliceLayout(1, LOOK))
+    content, rotary = _key(k_from, _page(k_from, kv_start, gl.minimum(key, end - 1)))
+    unsound = _largest(rotary, ROTARY)
+    for i in gl.static_range(2):
+        unsound = gl.maximum(unsound, _largest(content + i * HALF, HALF))
+    return gl.min(gl.where(unsound < float("inf"), end, gl.minimum(key, end)), 0)
+
+
+@gluon.jit
+def _largest(rows, WIDTH: gl.constexpr):
+    """The largest magnitude in each row, Inf where there is a NaN."""
+    value = gl.abs(gl.load(rows[:, None] + gl.arange(0, WIDTH, gl.SliceLayout(0, LOOK))[None, :]).to(gl.float32))
+    return gl.max(gl.where(value < float("inf"), value, float("inf")), 1)
+
+
+@gluon.jit
 def _key(k_from, page):
     """Where the content and the rotary part of each key begin; a page outside the cache has a rotary part of NaN."""
-    ckv_cache, ckv_page, kpe_cache, kpe_page, _, _, num_pages, nowhere = k_from
-    inside = (page >= 0) & (page < num_pages)
-    safe = gl.where(inside, page, 0).to(gl.int32).to(gl.int64)
+    ckv_cache, ckv_page, kpe_cache, kpe_page, _, num_pages, nowhere = k_from
+    inside = page < num_pages.to(gl.uint32)
+    # 32 by 32 bits to 64 is one instruction.
+    safe = gl.minimum(page, (num_pages - 1).to(gl.uint32)).to(gl.int32).to(gl.int64)
     content = gl.multiple_of(ckv_cache + safe * ckv_page.to(gl.int64), [16])
     rotary = kpe_cache + safe * kpe_page.to(gl.int64)
     return content, gl.multiple_of(gl.where(inside, rotary, nowhere), [16])
@@ -260,20 +309,22 @@ def _zero(x):
 
 
 @gluon.jit
-def _left(items, results, queries, even, odd, shared, bars, scale):
-    filled, emptied, query_filled, query_emptied, weights_ready, totals_ready = bars
-    maxima, totals, even_raised, odd_raised = shared
+def _left(items, results, queries, even, odd, shared, bars, scale, POSITIVE):
+    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
+    maxima, totals, edge = shared
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        row, count, least, start, item_end, kv_start, slot = _item(items, nth)
         if count > 0:
             m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
             total = gl.zeros([BLOCK], gl.float32, ROWS)
             acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
-            sees = gl.minimum(least + gl.arange(0, BLOCK, ROWS) // HEADS, end)
+            mbarrier.wait(edge_known, tile_phase)
+            end = gl.max(edge.load(FLAG), 0)
+            sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
             mbarrier.wait(query_filled, tile_phase)
             fence_async_shared()
             zero = _zero(nth)
@@ -284,27 +335,22 @@ def _left(items, results, queries, even, odd, shared, bars, scale):
             pairs = _pairs(start, end)
             for i in range(pairs):
                 zero = _zero(i)
-                x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, even)
-                p, m_even, raised = _weigh(x, m)
-                even_raised.store(gl.full([1], raised.to(gl.int32), gl.int32, FLAG))
+                x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, POSITIVE)
+                p, m_even = _weigh(x, m, scale, POSITIVE)
                 maxima.index(0).store(m_even)
                 weights = p.to(even[0].dtype)
                 even[2].index(zero).store(weights)
                 fence_async_shared()
                 mbarrier.arrive(weights_ready[0], count=1)
-                if raised:
-                    total, acc = _rescale(total, acc, m, m_even)
+                total, acc = _rescale(total, acc, m, m_even)
                 total += gl.sum(p, 1)
                 mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
                 product = warpgroup_mma(mine, even[0].index(zero), acc, is_async=True)
                 mbarrier.wait(weights_ready[1], phase)
-                raised = gl.max(odd_raised.load(FLAG), 0) > 0
+                m = maxima.index(1).load(ROWS)
                 acc = warpgroup_mma_wait(0, deps=[product])
                 mbarrier.arrive(emptied[0], count=1)
-                m = m_even
-                if raised:
-                    m = maxima.index(1).load(ROWS)
-                    total, acc = _rescale(total, acc, m_even, m)
+                total, acc = _rescale(total, acc, m_even, m)
                 product = warpgroup_mma(odd_weights, odd_l, acc, is_async=True)
                 phase ^= 1
                 more = i + 1 < pairs
@@ -314,25 +360,28 @@ def _left(items, results, queries, even, odd, shared, bars, scale):
                 x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
                 x = warpgroup_mma_wait(0, deps=[x])
             total = _whole_total(total, m, sees > start, totals, totals_ready, 0, tile_phase)
+            total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
             _finish(acc, total, m, results, 0, row, count, slot)
             tile_phase ^= 1
 
 
 @gluon.jit
-def _right(items, results, queries, even, odd, shared, bars, scale):
-    filled, emptied, query_filled, query_emptied, weights_ready, totals_ready = bars
-    maxima, totals, even_raised, odd_raised = shared
+def _right(items, results, queries, even, odd, shared, bars, scale, POSITIVE):
+    filled, emptied, query_filled, query_emptied, edge_known, weights_ready, totals_ready = bars
+    maxima, totals, edge = shared
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, end, kv_start, slot = _item(items, nth)
+        row, count, least, start, item_end, kv_start, slot = _item(items, nth)
         if count > 0:
             m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
             total = gl.zeros([BLOCK], gl.float32, ROWS)
             acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
-            sees = gl.minimum(least + gl.arange(0, BLOCK, ROWS) // HEADS, end)
+            mbarrier.wait(edge_known, tile_phase)
+            end = gl.max(edge.load(FLAG), 0)
+            sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
             mbarrier.wait(query_filled, tile_phase)
             fence_async_shared()
             q_rotary = queries[2].index(_zero(nth)).load(gl.DotOperandLayout(0, SCORES, 2))
@@ -342,14 +391,12 @@ def _right(items, results, queries, even, odd, shared, bars, scale):
                 x = _odd_scores(queries, q_rotary, odd, filled, phase, zero)
                 mbarrier.wait(weights_ready[0], phase)
                 m_even = maxima.index(0).load(ROWS)
-                if gl.max(even_raised.load(FLAG), 0) > 0:
-                    total, acc = _rescale(total, acc, m, m_even)
+                total, acc = _rescale(total, acc, m, m_even)
                 product = warpgroup_mma(even_weights, even_r, acc, is_async=True)
                 x = warpgroup_mma_wait(1, deps=[x])
                 mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
-                x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, odd)
-                p, m, raised = _weigh(x, m_even)
-                odd_raised.store(gl.full([1], raised.to(gl.int32), gl.int32, FLAG))
+                x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, POSITIVE)
+                p, m = _weigh(x, m_even, scale, POSITIVE)
                 maxima.index(1).store(m)
                 weights = p.to(even[0].dtype)
                 odd[2].index(zero).store(weights)
@@ -357,14 +404,14 @@ def _right(items, results, queries, even, odd, shared, bars, scale):
                 mbarrier.arrive(weights_ready[1], count=1)
                 acc = warpgroup_mma_wait(0, deps=[product])
                 mbarrier.arrive(emptied[1], count=1)
-                if raised:
-                    total, acc = _rescale(total, acc, m_even, m)
+                total, acc = _rescale(total, acc, m_even, m)
                 total += gl.sum(p, 1)
                 mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
                 acc = warpgroup_mma(mine, odd[1].index(zero), acc)
                 mbarrier.arrive(emptied[3], count=1)
                 phase ^= 1
             total = _whole_total(total, m, sees > start, totals, totals_ready, 1, tile_phase)
+            total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
             _finish(acc, total, m, results, 1, row, count, slot)
             tile_phase ^= 1
 
@@ -401,43 +448,26 @@ def _odd_scores(queries, q_rotary, odd, filled, phase, zero):
 
 
 @gluon.jit
-def _mask(x, scale, first, least, end, sees, block):
-    """Scores of a block from key `first` on, in units of log2; -inf where a row does not see the key.
-
-    A key with NaN or Inf reaches rows that do not see it as 0 * NaN. Where that could be, its content is made zero, and
-    the rows that see it NaN.
-    """
-    x *= scale
+def _mask(x, scale, first, least, end, sees, POSITIVE: gl.constexpr):
+    """Scores of a block from key `first` on, -inf where a row does not see the key; scaled unless POSITIVE."""
+    if not POSITIVE:
+        x *= scale
     if first + BLOCK > gl.minimum(least, end):
-        visible = (first + gl.arange(0, BLOCK, KEYS))[None, :] < sees[:, None]
-        finite = gl.abs(x) < float("inf")
-        spoils = gl.max((~(finite | visible)).to(gl.int32), 0)
-        x = gl.where(finite, x, float("nan"))
-        x = gl.where(visible, x, -float("inf"))
-        if gl.max(spoils, 0) > 0:
-            _clear(block[0].index(0), spoils)
-            _clear(block[1].index(0), spoils)
+        key = first + gl.arange(0, BLOCK, KEYS)
+        x = gl.where(key[None, :] < gl.minimum(sees, end)[:, None], x, -float("inf"))
     return x
 
 
 @gluon.jit
-def _clear(content, spoils):
-    """Make the rows of [64, 256] in shared memory zero where `spoils` is set."""
-    WIDTH: gl.constexpr = 64
-    keep = gl.convert_layout(spoils, gl.SliceLayout(1, COPY)) == 0
-    for i in gl.static_range(HALF // WIDTH):
-        piece = content.slice(i * WIDTH, WIDTH, dim=1)
-        value = piece.load(COPY)
-        piece.store(gl.where(keep[:, None], value, gl.zeros_like(value)))
-
-
-@gluon.jit
-def _weigh(x, m):
-    """Weights of a block, the new maximum, and whether any row's was raised."""
-    top = gl.max(x, 1)
-    m_new = gl.where(top > m + SLACK, top, m)
-    raised = gl.max((m_new > m).to(gl.int32), 0) > 0
-    return gl.exp2(x - _shift(m_new)[:, None]), m_new, raised
+def _weigh(x, m, scale, POSITIVE: gl.constexpr):
+    """Weights of a block and the new maximum, which is in units of log2."""
+    if POSITIVE:
+        m = gl.maximum(m, gl.max(x, 1) * scale)
+        p = gl.exp2(x * scale - _shift(m)[:, None])
+    else:
+        m = gl.maximum(m, gl.max(x, 1))
+        p = gl.exp2(x - _shift(m)[:, None])
+    return p, m
 
 
 @gluon.jit

@@ -2,9 +2,11 @@
 
 An item is a tile, QUERIES queries of a request, over a run of its keys: all that the tile sees, or a chunk of a split
 request (split.py). Where an item goes in the list follows from the row pointers in closed form, by counting the items of
-each request that are longer, so that programs need not wait for each other and the list has no holes.
+each request that come before, so that programs need not wait for each other and the list has no holes. Items of about
+the same length stay in the order of their requests: programs at work at the same time then share keys.
 
-Row pointers may hold anything: where they fall or lead outside, the list is empty, and `lone` computes every request.
+Row pointers may hold anything. Where those of the queries fall or lead outside, nobody can tell which request owns a row,
+and the list is empty. Where those of the keys fall, nothing is split, as slots would overlap.
 """
 
 import triton
@@ -15,8 +17,8 @@ from .split import split_length
 
 # Fields of an item, of which the last is not used; see `_item` in prefill_hopper.py.
 ITEM = 8
-# Rows of as many fields in front of the items: one says how many there are and whether the row pointers are in order,
-# four hold 64 NaN of 16 bits: the rotary key of a page outside the cache.
+# Rows of as many fields in front of the items: one says how many there are and whether requests are split, four hold 64
+# NaN of 16 bits: the rotary key of a page outside the cache.
 HEADER = 5
 _HEADER = tl.constexpr(HEADER)
 _NAN_PAIR = tl.constexpr(0x7FFF7FFF)
@@ -49,24 +51,28 @@ def _list_tiles(
     tile = program.to(tl.int64) * TILES + tl.arange(0, TILES)
     request = _find(qo, batch, tile, QUERIES)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-    ours, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, QUERIES, CHUNK, SHORT)
+    splits = _in_order(kv, batch)
+    sound, tiles, chunks, length = _work(
+        q_start, q_end, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
+    )
     nth = tile - first_tile(q_start, request, QUERIES)
-    mine = ours & (chunks == 1) & (nth >= 0) & (nth < tiles)
+    mine = (chunks == 1) & (nth >= 0) & (nth < tiles)
     if (program == 0) | (tl.max(mine.to(tl.int32), 0) == 1):
-        sees = kv_len - (q_end - q_start) + tl.minimum(QUERIES * (nth + 1), q_end - q_start)
-        longer, count, in_order = _count_longer(
-            qo, kv, total_q, batch, num_kv_indices, sees.to(tl.int32), request.to(tl.int32), QUERIES, CHUNK, SHORT
-        )
+        q_len = q_end - q_start
+        sees = tl.minimum(kv_len - q_len + tl.minimum(QUERIES * (nth + 1), q_len), sound)
+        earlier, count = _count_earlier(
+            qo, kv, total_q, batch, num_kv_indices, splits, tl.where(mine, sees, 0).to(tl.int32), request.to(tl.int32),
+            QUERIES, CHUNK, SHORT,
+        )  # fmt: skip
         if program == 0:
-            tl.store(items, tl.where(in_order, count, 0))
-            tl.store(items + 1, in_order.to(tl.int32))
+            tl.store(items, count)
+            tl.store(items + 1, splits.to(tl.int32))
             tl.store(items + FIELDS + tl.arange(0, 32), tl.full([32], _NAN_PAIR, tl.int32))
-        least = kv_len - (q_end - q_start) + QUERIES * nth + 1
-        place = longer.to(tl.int64) + tiles - 1 - nth
-        queries = tl.minimum(q_end - q_start - QUERIES * nth, QUERIES)
+        queries = tl.minimum(q_len - QUERIES * nth, QUERIES)
         _store(
-            items, place, q_start + QUERIES * nth, queries, least, kv_len * 0, sees, kv_start, kv_len * 0 - 1,
-            mine & in_order, QUERIES, FIELDS,
+            items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth, queries,
+            kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start, kv_len * 0 - 1,
+            mine & (count > 0), QUERIES, FIELDS,
         )  # fmt: skip
 
 
@@ -77,14 +83,15 @@ def _list_chunks(
 ):  # fmt: skip
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-    ours, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, QUERIES, CHUNK, SHORT)
-    if ours & (chunks > 1):
+    sound, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    if chunks > 1:
+        splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
-        longer, count, in_order = _count_longer(
-            qo, kv, total_q, batch, num_kv_indices, one + length.to(tl.int32), one + request.to(tl.int32),
+        earlier, count = _count_earlier(
+            qo, kv, total_q, batch, num_kv_indices, splits, one + length.to(tl.int32), one + request.to(tl.int32),
             QUERIES, CHUNK, SHORT,
         )  # fmt: skip
-        first = tl.sum(longer, 0).to(tl.int64)
+        first = tl.sum(earlier, 0).to(tl.int64)
         q_len = q_end - q_start
         for start in tl.range(0, tiles * chunks, WIDTH, num_stages=1):
             item = start + tl.arange(0, WIDTH)
@@ -96,7 +103,7 @@ def _list_chunks(
             _store(
                 items, first + item, q_start + QUERIES * nth, queries, kv_len - q_len + QUERIES * nth + 1,
                 chunk * length, end, kv_start + nth * 0, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * nth,
-                in_order & (item < tiles * chunks), QUERIES, FIELDS,
+                splits & (count > 0) & (item < tiles * chunks), QUERIES, FIELDS,
             )  # fmt: skip
 
 
@@ -115,29 +122,44 @@ def _find(qo, batch, tile, QUERIES: tl.constexpr):
 
 
 @triton.jit
-def _work(
-    q_start, q_end, kv_start, kv_len, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
-):
-    """Of each request: whether it is listed (the others go to `lone`), its tiles, its chunks, keys per chunk."""
-    q_len = q_end - q_start
-    ours = (q_len > 0) & (kv_len > SHORT) & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
-    q_len = tl.where(ours, q_len, 1)
-    length = split_length(q_len, kv_len, QUERIES, CHUNK)
-    chunks = tl.where(ours, tl.cdiv(kv_len, length), 1)
-    return ours, tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
+def _in_order(pointer, batch):
+    """Whether a row pointer never falls."""
+    WIDTH: tl.constexpr = 128
+    falls = tl.sum(tl.zeros([WIDTH], tl.int32), 0)
+    for first in tl.range(0, batch, WIDTH, num_stages=1):
+        nth = first + tl.arange(0, WIDTH)
+        start = tl.load(pointer[0] + nth * pointer[1], mask=nth < batch, other=0)
+        end = tl.load(pointer[0] + (nth + 1) * pointer[1], mask=nth < batch, other=0)
+        falls += tl.sum((end < start).to(tl.int32), 0)
+    return falls == 0
 
 
 @triton.jit
-def _count_longer(
-    qo, kv, total_q, batch, num_kv_indices, keys, request,
+def _work(
+    q_start, q_end, kv_start, kv_len, num_kv_indices, splits,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
-    """How many items of other requests come before one of `keys` keys of `request`; all items; are pointers in order.
+    """Of each request: its keys that exist, its tiles (none if `short` takes it), its chunks, keys per chunk."""
+    sound = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
+    ours = (q_end > q_start) & (sound > SHORT)
+    q_len = tl.where(ours, q_end - q_start, 1)
+    length = split_length(q_len, sound, QUERIES, CHUNK)
+    chunks = tl.where(ours & splits & (sound == kv_len), tl.cdiv(sound, length), 1)
+    return sound, tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
 
-    Longer ones, and as long ones of earlier requests.
+
+@triton.jit
+def _count_earlier(
+    qo, kv, total_q, batch, num_kv_indices, splits, keys, request,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+):  # fmt: skip
+    """How many items of other requests come before one of `keys` keys of `request`, and how many there are in all.
+
+    Clearly longer ones, and about as long ones of earlier requests. No items if query pointers are out of order.
     """
     WIDTH: tl.constexpr = 32
-    longer = keys * 0
+    alike, longest = _about(keys)
+    earlier = keys * 0
     count = tl.sum(tl.zeros([WIDTH], tl.int32), 0)
     out_of_order = count
     for first in tl.range(0, batch, WIDTH, num_stages=1):
@@ -147,26 +169,39 @@ def _count_longer(
         q_end = tl.load(qo[0] + (other + 1) * qo[1], mask=inside, other=0).to(tl.int64)
         kv_start = tl.load(kv[0] + other * kv[1], mask=inside, other=0).to(tl.int64)
         kv_end = tl.load(kv[0] + (other + 1) * kv[1], mask=inside, other=0).to(tl.int64)
-        wrong = (q_start < 0) | (q_end < q_start) | (q_end > total_q) | (kv_end < kv_start)
-        out_of_order += tl.sum((inside & wrong).to(tl.int32), 0)
+        out_of_order += tl.sum(((q_start < 0) | (q_end < q_start) | (q_end > total_q)).to(tl.int32), 0)
         kv_len = tl.maximum(kv_end - kv_start, 0)
-        ours, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, QUERIES, CHUNK, SHORT)
+        sound, tiles, chunks, length = _work(
+            q_start, q_end, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
+        )
+        # Tile i sees prefix + QUERIES * (i + 1) keys, the last one all, and none more than exist.
+        prefix = tl.minimum(tl.maximum(kv_len - (q_end - q_start), -(2**30)), 2**30).to(tl.int32)[None, :]
+        sound = sound.to(tl.int32)[None, :]
         tiles = tiles.to(tl.int32)
-        total = tiles * tl.where(ours, chunks, 0).to(tl.int32)
+        total = tiles * chunks.to(tl.int32)
         count += tl.sum(total, 0)
-        kv_len = tl.where(ours, kv_len, 0).to(tl.int32)
-        prefix = kv_len - tl.where(ours, q_end - q_start, 0).to(tl.int32)
-        length = tl.where(ours, length, 0).to(tl.int32)
-        limit = keys[:, None] - (other.to(tl.int32)[None, :] < request[:, None]).to(tl.int32)
-        # Tile i sees prefix + QUERIES * (i + 1) keys, the last one kv_len.
-        short = tl.minimum(tl.maximum((limit - prefix[None, :]) // QUERIES, 0), (tiles - 1)[None, :])
-        short = tl.where(limit >= prefix[None, :], short, 0)
-        whole = tl.where(limit >= kv_len[None, :], 0, tiles[None, :] - short)
-        split = tl.where(length[None, :] > limit, total[None, :], 0)
+        tiles = tiles[None, :]
+        other = other.to(tl.int32)[None, :]
+        limit = tl.where(other < request[:, None], alike[:, None], longest[:, None])
+        shorter = tl.where(limit < prefix, 0, tl.minimum((limit - prefix) // QUERIES, tiles - 1))
+        whole = tl.where(limit >= sound, 0, tiles - shorter)
+        split = tl.where(length.to(tl.int32)[None, :] > limit, total[None, :], 0)
         more = tl.where((chunks > 1)[None, :], split, whole)
-        more = tl.where(ours[None, :] & (other.to(tl.int32)[None, :] != request[:, None]), more, 0)
-        longer += tl.sum(more, 1)
-    return longer, count, out_of_order == 0
+        earlier += tl.sum(tl.where((tiles > 0) & (other != request[:, None]), more, 0), 1)
+    return earlier, tl.where(out_of_order == 0, count, 0)
+
+
+@triton.jit
+def _about(keys):
+    """Items of more than the first and no more than the second number of keys are about as long: to a quarter."""
+    rest = tl.maximum(keys - 1, 0)
+    ones = rest | (rest >> 1)
+    ones = ones | (ones >> 2)
+    ones = ones | (ones >> 4)
+    ones = ones | (ones >> 8)
+    ones = ones | (ones >> 16)
+    below = ones >> 3
+    return tl.where(rest == 0, -(2**30), rest - (rest & below)), (rest | below) + 1
 
 
 @triton.jit
@@ -176,8 +211,8 @@ def _store(
     at = items + (_HEADER + place) * FIELDS
     tl.store(at, row.to(tl.int32), mask=mask)
     tl.store(at + 1, queries.to(tl.int32), mask=mask)
-    # Rows of a tile that see no key may be far from seeing one.
-    tl.store(at + 2, tl.maximum(least, -QUERIES).to(tl.int32), mask=mask)
+    # Rows may be far from seeing a key, and a request may claim more keys than there are.
+    tl.store(at + 2, tl.minimum(tl.maximum(least, -QUERIES), 2**30).to(tl.int32), mask=mask)
     tl.store(at + 3, start.to(tl.int32), mask=mask)
     tl.store(at + 4, tl.maximum(end, 0).to(tl.int32), mask=mask)
     tl.store(at + 5, kv_start.to(tl.int32), mask=mask)

@@ -58,36 +58,40 @@ def store_slot(scratch, scratch_lse, slot, m, total, acc, HEADS: tl.constexpr, C
         tl.store(elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True), acc[i])
 
 
-@triton.jit(do_not_specialize=list(range(17)))
+@triton.jit(do_not_specialize=list(range(18)))
 def merge(
     scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse,
     qo_step: tl.int64, kv_step: tl.int64,
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
-    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64,
+    total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, team: tl.int32,
     LISTED: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Each slot's program merges its share of the queries, heads and columns of its request, chunks in order."""
-    BLOCK: tl.constexpr = 16
+    """`team` programs per request share its queries, heads and columns out among them; chunks are merged in order.
+
+    LISTED: `items` says whether anything was split at all, see schedule.py.
+    """
+    BLOCK: tl.constexpr = 8
     WIDTH: tl.constexpr = 128
     PIECES: tl.constexpr = CKV // WIDTH
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
-    if LISTED:  # noqa: SIM102 - one is for the compiler
-        if tl.load(items) == 0:
-            return
-    program = tl.program_id(0).to(tl.int64)
-    request = find_request(qo, kv, batch, program, True, QUERIES, CHUNK)
+    request = (tl.program_id(0) // team).to(tl.int64)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-    if not is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):
-        return
     q_len = q_end - q_start
-    slot = first_slot(kv_start, CHUNK)
     length = split_length(q_len, kv_len, QUERIES, CHUNK)
-    programs = own_slots(kv_len, CHUNK)
-    if program >= slot + programs:
+    if LISTED:
+        split = (tl.load(items) > 0) & (tl.load(items + 1) > 0) & (q_len > 0) & (kv_len > length)
+        split = split & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
+    else:
+        split = is_split(
+            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
+        )
+    if not split:
         return
-    for share in tl.range(program - slot, q_len * HEADS * PIECES, programs, num_stages=1):
-        dim = (share % PIECES) * WIDTH + tl.arange(0, WIDTH)
+    q_rows = q_len.to(tl.int32)
+    first_row = first_slot(kv_start, CHUNK) * HEADS
+    for share in tl.range(tl.program_id(0) % team, q_rows * HEADS * PIECES, team, num_stages=1):
+        column = share % PIECES * WIDTH
         head = share // PIECES % HEADS
         query = share // PIECES // HEADS
         # Chunks that the query does not see were not written.
@@ -95,12 +99,13 @@ def merge(
         m = float("-inf")
         total = 0.0
         acc = tl.zeros([WIDTH], tl.float32)
-        for first in tl.range(0, seen, BLOCK, num_stages=1):
+        for first in tl.range(0, seen, BLOCK, num_stages=3):
             chunk = first + tl.arange(0, BLOCK)
-            row = (slot + chunk * q_len + query) * HEADS + head
-            chunk_m = tl.load(scratch_lse + 2 * row, mask=chunk < seen, other=float("-inf"))
-            chunk_l = tl.load(scratch_lse + 2 * row + 1, mask=chunk < seen, other=0.0)
-            part = tl.load(scratch + (row * CKV)[:, None] + dim[None, :], mask=(chunk < seen)[:, None], other=0.0)
+            there = chunk < seen
+            row = first_row + ((chunk * q_rows + query) * HEADS + head)
+            chunk_m = tl.load(scratch_lse + 2 * row, mask=there, other=float("-inf"))
+            chunk_l = tl.load(scratch_lse + 2 * row + 1, mask=there, other=0.0)
+            part = tl.load(elements(scratch + column, row * CKV, 1, WIDTH, True), mask=there[:, None], other=0.0)
             m_new = tl.maximum(m, tl.max(chunk_m, 0))
             shift = tl.where(m_new == float("-inf"), 0.0, m_new)
             weight = tl.exp2(chunk_m - shift)
@@ -110,5 +115,5 @@ def merge(
             m = m_new
         row = q_start + query
         tl.store(lse + row * lse_row + head * lse_head, m + tl.log2(total))
-        place = output + row * output_row + head * output_head + dim * output_dim
+        place = output + row * output_row + head * output_head + (column + tl.arange(0, WIDTH)) * output_dim
         tl.store(place, (acc / total).to(output.dtype.element_ty))

@@ -79,7 +79,7 @@ def _compile_for_hopper() -> dict[str, dict]:
     from kernel import plan, prefill_hopper, schedule, split
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
-    constants = {"REGISTERS": prefill_hopper.CONSUMER_REGISTERS}
+    constants = {"POSITIVE": True, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}
     return {
         "schedule": _report(schedule.schedule, listed.schedule_constants, schedule.OPTIONS, 90),
         "prefill_hopper": _report(

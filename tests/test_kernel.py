@@ -135,9 +135,9 @@ def test_any_strides_and_offsets_give_the_same_bits(layout):
     given = view if DEVICE == "cpu" else _copy_layout(view)
     results, others = run(given), run(on_device(inputs))
     assert_right(given, *results)
-    if not (ON_HOPPER and layout in ("offset by one element", "every other element")):
+    if not ON_HOPPER or layout in ("fused", "by head"):
         assert_same_bits(results, others)
-    # There long requests take another kernel, as their rows do not move in 16-byte pieces.
+    # Elsewhere long requests take another kernel: rows do not move in 16-byte pieces, or the page ids are strided.
     assert_same_bits((results[0][5:], results[1][5:]), (others[0][5:], others[1][5:]))
 
 
