@@ -277,7 +277,7 @@ _SPLIT = (
          "merge", "chunk_l * weight", "chunk_l"),
     _one("chunk's output not weighted", "F23", "a merge that forgets a weight",
          "merge", "part * weight[:, None]", "part"),
-    _one("merged denominator not rescaled", "F16, F23", "the standard mutant, once more: beyond 16 chunks",
+    _one("merged denominator not rescaled", "F16, F23", "the standard mutant, once more: beyond 8 chunks",
          "merge", "total * alpha + tl.sum(chunk_l * weight, 0)", "total + tl.sum(chunk_l * weight, 0)",
          where=GPU),
     _one("last chunk left out", "F07, F23", "a rounded-down count",
@@ -287,8 +287,7 @@ _SPLIT = (
          "merge", "tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32)",
          "tl.cdiv(kv_len, length).to(tl.int32)"),
     _one("unwritten chunks merged", "F23", "aiter PR #3641",
-         "merge", "tl.load(scratch_lse + 2 * row, mask=chunk < seen, other=float('-inf'))",
-         "tl.load(scratch_lse + 2 * row, mask=chunk <= seen, other=float('-inf'))"),
+         "merge", "there = chunk < seen", "there = chunk <= seen"),
     _one("merge in base e", "F17, F23", "sglang #40903",
          "merge", "tl.exp2(chunk_m - shift)", "tl.exp(chunk_m - shift)"),
     _one("merged lse in base e", "F17, F18", "FlashInfer #4485: another path, another unit",
@@ -315,7 +314,7 @@ _SPLIT = (
          "is_split", "kv_len > split_length(q_len, kv_len, QUERIES, CHUNK)",
          "num_kv_indices > split_length(q_len, kv_len, QUERIES, CHUNK)"),
     _one("partial rows of another query", "F18, F23", "a swapped stride of scratch",
-         "merge", "(slot + chunk * q_len + query) * HEADS + head", "(slot + query * q_len + chunk) * HEADS + head"),
+         "merge", "(chunk * q_rows + query) * HEADS + head", "(query * q_rows + chunk) * HEADS + head"),
 )  # fmt: skip
 
 _STRIDES = (
