@@ -107,8 +107,13 @@ def count_unsound(values):
 
 @triton.jit
 def load_page(pages, key):
-    """The page of each key, as unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
-    page = tl.load(pages[0] + key * pages[1])
+    """The page of each key."""
+    return page_id(tl.load(pages[0] + key * pages[1]))
+
+
+@triton.jit
+def page_id(page):
+    """As unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
     if page.dtype == tl.int64:
         page = tl.where((page >= 0) & (page < 2**31), page, -1)
     return page.to(tl.uint32)
@@ -117,12 +122,18 @@ def load_page(pages, key):
 @triton.jit
 def key_rows(cache, page, column, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
     """[len(page), WIDTH] elements of a cache, from `column` on."""
+    return tl.load(key_places(cache, page, column, WIDTH, VECTORS))
+
+
+@triton.jit
+def key_places(cache, page, column, WIDTH: tl.constexpr, VECTORS: tl.constexpr):
+    """Where they are."""
     if VECTORS:
         # 32 by 32 bits to 64 is one instruction, 64 by 64 are several: the host checks that the stride fits.
         offset = page.to(tl.int32).to(tl.int64) * cache[1].to(tl.int32).to(tl.int64)
     else:
         offset = page.to(tl.int64) * cache[1]
-    return tl.load(elements(cache[0] + column * cache[2], offset, cache[2], WIDTH, VECTORS))
+    return elements(cache[0] + column * cache[2], offset, cache[2], WIDTH, VECTORS)
 
 
 @triton.jit

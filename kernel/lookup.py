@@ -66,9 +66,6 @@ def extent(qo, kv, request, batch, total_q):
 
 
 @triton.jit
-def is_lone(q_len, kv_start, kv_len, num_kv_indices, SHORT: tl.constexpr):
-    """Whether a request that is not split goes to `lone`, a query per program, rather than to `prefill`.
-
-    One that reaches outside kv_indices does, so that the host knows when `prefill` has nothing to do.
-    """
-    return (kv_len <= SHORT) | (q_len == 1) | (kv_start < 0) | (kv_start + kv_len > num_kv_indices)
+def existing_keys(kv_start, kv_len, num_kv_indices):
+    """How many keys of a request lie inside kv_indices: those before the first that does not."""
+    return tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))

@@ -9,6 +9,9 @@ import torch
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 
 MERGE_OPTIONS = {"num_warps": 1}
+# So many registers that two programs fit on a multiprocessor.
+SHORT_OPTIONS = {"num_warps": 8, "maxnreg": 128}
+_SHORT_PIECES = 4
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,16 @@ class Tile:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """What a device runs.
 
     tile, lone   how programs of `prefill` and `lone` cut their work
     chunk        keys per query in a chunk of a split request, see split.py
-    short        requests of up to so many keys go to `lone`
-    teams        programs that `lone` starts at most for them, shared out among the requests
-    mergers      programs that `merge` starts at most, shared out likewise
+    short        requests of up to so many keys go to `short`
+    few          keys up to which it takes its smaller tile
+    shorts       programs that it starts at most, shared out among the rows
+    mergers      programs that `merge` starts at most, shared out among the requests
     listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
     """
 
@@ -56,7 +60,8 @@ class Plan:
     lone: Tile
     chunk: int = 256
     short: int = 64
-    teams: int = 1024
+    few: int = 32
+    shorts: int = 1024
     mergers: int = 8192
     listed: bool = False
 
@@ -64,9 +69,9 @@ class Plan:
         """How many tiles the requests and the padding own at most, see lookup.py."""
         return total_q // self.tile.queries + batch + 1
 
-    def team(self, total_q: int, batch: int) -> int:
-        """How many programs share the queries of each request in `lone`."""
-        return max(1, min(64, total_q, self.teams // (batch + 1)))
+    def rows(self, total_q: int) -> int:
+        """How many rows each program of `short` looks at."""
+        return -(-total_q // self.shorts)
 
     def slots(self, num_kv_indices: int) -> int:
         """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
@@ -86,7 +91,20 @@ class Plan:
 
     @cache  # noqa: B019
     def lone_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short, "LISTED": self.listed}
+        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short}
+
+    @cache  # noqa: B019
+    def short_constants(self, vectors: bool, loop: bool) -> dict[str, Any]:
+        return {
+            "VECTORS": vectors,
+            "HEADS": NUM_HEADS,
+            "CKV": CKV_DIM,
+            "KPE": KPE_DIM,
+            "PIECES": _SHORT_PIECES,
+            "FEW": self.few,
+            "SHORT": self.short,
+            "LOOP": loop,
+        }
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
@@ -108,7 +126,7 @@ _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LO
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
-_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, teams=1, mergers=1)
+_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, few=4, shorts=4, mergers=1)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 
@@ -124,3 +142,8 @@ def plan_on(device: torch.device, listable: bool) -> Plan:
         return _INTERPRETER
     capability = torch.cuda.get_device_capability(device)
     return _LISTED if capability == (9, 0) and listable else plan_for(capability)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count

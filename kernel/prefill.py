@@ -1,11 +1,14 @@
-"""The portable Triton kernel: one pass over the keys that a query sees, in up to three launches.
+"""The portable Triton kernel: one pass over the keys that a query sees, in one launch or in up to four.
 
-    lone      one query per program: short requests, requests of one query, chunks of split ones, the padding
-    prefill   four queries per program: all other requests; not launched where there are too few keys for one
+    short     one query per program: requests of few keys, rows without keys, the padding
+    lone      one query per program: requests of one query, chunks of split requests
+    prefill   four queries per program: all other requests
     merge     the chunks of split requests; not launched where there are too few keys for one
 
+On Hopper schedule.py and prefill_hopper.py take the place of `lone` and `prefill` where rows move in 16-byte pieces.
+
 Reading order: `run` and `_launch` (host), `prefill` here, attend.py (the loop over keys), then lookup.py (who does
-what), lone.py and split.py.
+what), short.py, lone.py and split.py.
 
 What each promise of the contract costs:
 
@@ -21,6 +24,7 @@ What each promise of the contract costs:
 """
 
 import math
+from collections.abc import Hashable
 
 import torch
 import triton
@@ -30,11 +34,12 @@ from . import interpreter
 from .attend import attend, first_unsound_key
 from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
 from .launch import is_interpreted, launch
-from .lone import lone, no_keys, store_rows
-from .lookup import extent, find_request, first_tile, is_lone
-from .plan import MERGE_OPTIONS, plan_on
+from .lone import lone, store_rows
+from .lookup import existing_keys, extent, find_request, first_tile
+from .plan import MERGE_OPTIONS, SHORT_OPTIONS, Plan, multiprocessors, plan_on
 from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
 from .schedule import OPTIONS as SCHEDULE_OPTIONS
+from .short import short
 from .split import is_split, merge
 
 _LOG2_E = math.log2(math.e)
@@ -72,9 +77,9 @@ def run(
     if inputs.device.type == "cpu" and not _INTERPRETED:
         return _run_on_gpu(inputs, output, lse)
     if output is None:
-        output = torch.empty(q_nope.shape, dtype=q_nope.dtype, device=q_nope.device)
+        output = torch.empty_like(q_nope, memory_format=torch.contiguous_format)
     if lse is None:
-        lse = torch.empty((inputs.total_q, NUM_HEADS), dtype=torch.float32, device=q_nope.device)
+        lse = q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
     if inputs.total_q:
         _launch(inputs, output, lse)
     return output, lse
@@ -99,72 +104,81 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    num_pages = inputs.num_pages
     vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
-    fits = 0 < inputs.num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
+    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
     plan = plan_on(device, vectors and fits)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     variant = (*variant, plan.listed)
-    operands = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices)
+    tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
-    strides = (
-        *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
-        *steps, kv_indices.stride(0),
-    )  # fmt: skip
     result_strides = (*output.stride(), *lse.stride())
     scale = check_scale(inputs.sm_scale) * _LOG2_E
     sizes = (total_q, batch, num_kv_indices)
+    numbers = (
+        *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
+        *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
+    )  # fmt: skip
+    rows = plan.rows(total_q)
+    launch(
+        short, -(-total_q // rows), device, (*variant, rows > 1), tensors, (*numbers, rows),
+        plan.short_constants(vectors, rows > 1), SHORT_OPTIONS,
+    )  # fmt: skip
+    if num_kv_indices <= plan.short or batch == 0 or num_pages == 0:
+        return
     slots = plan.slots(num_kv_indices)
     # Without slots nothing is written to scratch, and any float32 tensor will do.
     scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
-    team = plan.team(total_q, batch)
     items = lse
-    longer = num_kv_indices > plan.short
     if plan.listed:
-        items = torch.empty((plan.items(*sizes) + HEADER, ITEM), dtype=torch.int32, device=device)
-        tile_programs = triton.cdiv(plan.tiles(total_q, batch), TILES_PER_PROGRAM)
+        items = _launch_list(inputs, output, lse, scale, plan, variant, scratch, scratch_lse)
+    else:
         launch(
-            schedule, tile_programs + (batch if slots else 0), device, variant,
-            (qo_indptr, kv_indptr, items, *steps, *sizes, tile_programs),
-            plan.schedule_constants, SCHEDULE_OPTIONS,
+            lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
+            plan.lone_constants(vectors), plan.lone.options,
         )  # fmt: skip
-    lone_slots = 0 if plan.listed else slots
-    launch(
-        lone, lone_slots + (batch + 1) * team, device, variant,
-        (
-            *operands, output, lse, scratch, scratch_lse, items, *strides, *result_strides,
-            scale, *sizes, inputs.num_pages, lone_slots, team,
-        ),
-        plan.lone_constants(vectors), plan.lone.options,
-    )  # fmt: skip
-    if longer and plan.listed:
-        from . import prefill_hopper
-
-        programs = min(plan.items(*sizes), torch.cuda.get_device_properties(device).multi_processor_count)
         launch(
-            prefill_hopper.prefill_hopper, programs, device, (*variant, scale > 0),
-            (
-                q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items,
-                *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
-                *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
-            ),
-            {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
-        )  # fmt: skip
-    elif longer:
-        launch(
-            prefill, plan.tiles(total_q, batch), device, variant,
-            (*operands, output, lse, *strides, *result_strides, scale, *sizes, inputs.num_pages, slots),
+            prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
             plan.prefill_constants(vectors), plan.tile.options,
         )  # fmt: skip
     if slots:
         launch(
             merge, batch * plan.merge_team(batch), device, variant,
-            (
-                scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse, *steps, *result_strides, *sizes,
-                plan.merge_team(batch),
-            ),
-            plan.merge_constants, MERGE_OPTIONS,
+            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
+            (*steps, *result_strides, *sizes, plan.merge_team(batch)), plan.merge_constants, MERGE_OPTIONS,
         )  # fmt: skip
+
+
+def _launch_list(
+    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, scale: float, plan: Plan,
+    variant: tuple[Hashable, ...], scratch: torch.Tensor, scratch_lse: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Have the list of items made and worked through; returns it."""
+    from . import prefill_hopper
+
+    q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
+    qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
+    device, batch = inputs.device, inputs.batch
+    sizes = (inputs.total_q, batch, inputs.num_kv_indices)
+    most = plan.items(*sizes)
+    items = torch.empty((HEADER + most, ITEM), dtype=torch.int32, device=device)
+    tile_programs = -(-plan.tiles(inputs.total_q, batch) // TILES_PER_PROGRAM)
+    launch(
+        schedule, tile_programs + (batch if plan.slots(inputs.num_kv_indices) else 0), device, variant,
+        (qo_indptr, kv_indptr, items), (qo_indptr.stride(0), kv_indptr.stride(0), *sizes, tile_programs),
+        plan.schedule_constants, SCHEDULE_OPTIONS,
+    )  # fmt: skip
+    launch(
+        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
+        (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
+        (
+            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
+            *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
+        ),
+        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
+    )  # fmt: skip
+    return items
 
 
 def _in_vectors(*tensors: torch.Tensor) -> bool:
@@ -173,8 +187,8 @@ def _in_vectors(*tensors: torch.Tensor) -> bool:
     Then rows move in 16-byte pieces, and 32 bits hold a stride.
     """
     for tensor in tensors:
-        *rows, unit = tensor.stride()
-        if unit != 1 or tensor.data_ptr() % 16 or any(stride % 8 or stride >= 2**31 for stride in rows):
+        row, other, unit = tensor.stride()
+        if unit != 1 or tensor.data_ptr() % 16 or row % 8 or other % 8 or row >= 2**31 or other >= 2**31:
             return False
     return True
 
@@ -204,7 +218,8 @@ def prefill(
     q_first = q_start + QUERIES * (tile - first_tile(q_start, request, QUERIES))
     if (q_first < q_start) | (q_first >= q_end) | (q_first < 0) | (q_first >= total_q):
         return
-    if is_lone(q_end - q_start, kv_start, kv_len, num_kv_indices, SHORT):
+    sound = existing_keys(kv_start, kv_len, num_kv_indices)
+    if (q_end - q_start == 1) | (sound <= SHORT):
         return
     if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
         if is_split(
@@ -220,8 +235,6 @@ def prefill(
     sees = tl.minimum(tl.maximum(prefix + (query - q_start) + 1, 0), kv_len)
     least = tl.minimum(tl.maximum(prefix + (q_first - q_start) + 1, 0), kv_len)
     most = tl.minimum(tl.maximum(prefix + (q_stop - q_start), 0), kv_len)
-    sound = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
-    sound = tl.where(num_pages > 0, sound, 0)
 
     ckv = (ckv_cache, ckv_page, ckv_dim)
     kpe = (kpe_cache, kpe_page, kpe_dim)
@@ -268,6 +281,12 @@ def _tile(
         weighted = (no_keys(query.shape[0], CKV),)
         store_rows(results[0], results[1], nothing, nothing, weighted, query, live, HEADS, CKV, VECTORS)
     return spoilt
+
+
+@triton.jit
+def no_keys(ROWS: tl.constexpr, CKV: tl.constexpr):
+    """The weighted sum of no keys."""
+    return tl.zeros([ROWS, CKV], tl.float32)
 
 
 _INTERPRETED = is_interpreted(prefill)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,40 +39,67 @@ def test_loops_over_keys_do_not_spill(compiled):
     """A spill counts where it is reloaded at every step: in the innermost loops with matrix products."""
     capability, reports = compiled
     if capability == 90:
-        assert reports["prefill"]["local_in_loops"] == reports["lone"]["local_in_loops"] == 0
+        looping = ("prefill", "lone")
+        assert {name: reports[name]["local_in_loops"] for name in looping} == dict.fromkeys(looping, 0)
+
+
+def test_the_kernel_of_small_work_does_not_spill(compiled):
+    _, reports = compiled
+    assert "0 bytes spill stores, 0 bytes spill loads" in reports["short"]["messages"]
 
 
 def test_hopper_multiplies_with_wgmma_that_is_not_serialised(compiled):
     capability, reports = compiled
     if capability == 90:
-        assert reports["prefill"]["wgmma"] > 0
-        assert "C75" not in reports["prefill"]["messages"]
+        for name in ("prefill", "prefill_hopper"):
+            assert reports[name]["wgmma"] > 0
+            assert "C75" not in reports[name]["messages"]
         # [8, 1] would be both warpgroups on all keys: twice the work.
         assert set(reports["prefill"]["layouts"]) == {"[4, 2]"}
 
 
 def _compile(capability: int) -> dict[str, dict]:
-    from kernel import lone, plan, prefill, split
+    from kernel import lone, plan, prefill, short, split
 
     chosen = plan.plan_for(divmod(capability, 10))
-    return {
+    reports = {
+        "short": _report(short.short, chosen.short_constants(True, False), plan.SHORT_OPTIONS, capability),
+        "short, many rows": _report(short.short, chosen.short_constants(True, True), plan.SHORT_OPTIONS, capability),
         "prefill": _report(prefill.prefill, chosen.prefill_constants(True), chosen.tile.options, capability),
         "lone": _report(lone.lone, chosen.lone_constants(True), chosen.lone.options, capability),
         "merge": _report(split.merge, chosen.merge_constants, plan.MERGE_OPTIONS, capability),
     }
+    return reports | (_compile_for_hopper() if capability == 90 else {})
 
 
-def _report(kernel, constants: dict, options: dict, capability: int) -> dict:
+def _compile_for_hopper() -> dict[str, dict]:
+    """What takes the place of `lone` and `prefill` there."""
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from kernel import plan, prefill_hopper, schedule, split
+
+    listed = replace(plan.plan_for((9, 0)), listed=True)
+    constants = {"POSITIVE": True, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}
+    return {
+        "schedule": _report(schedule.schedule, listed.schedule_constants, schedule.OPTIONS, 90),
+        "prefill_hopper": _report(
+            prefill_hopper.prefill_hopper, constants, prefill_hopper.OPTIONS, 90, source_class=GluonASTSource
+        ),
+        "merge, listed": _report(split.merge, listed.merge_constants, plan.MERGE_OPTIONS, 90),
+    }
+
+
+def _report(kernel, constants: dict, options: dict, capability: int, source_class: type | None = None) -> dict:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     types = dict.fromkeys(("q_nope", "q_pe", "ckv_cache", "kpe_cache", "output"), "*bf16")
     types |= dict.fromkeys(("lse", "scratch", "scratch_lse"), "*fp32")
-    types |= dict.fromkeys(("qo_indptr", "kv_indptr", "kv_indices"), "*i32")
+    types |= dict.fromkeys(("qo_indptr", "kv_indptr", "kv_indices", "items"), "*i32")
     signature = {p.name: "constexpr" if p.is_constexpr else types.get(p.name, p.annotation_type) for p in kernel.params}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
+    source = (source_class or ASTSource)(fn=kernel, signature=signature, constexprs=constexprs)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return {
         "shared": built.metadata.shared,

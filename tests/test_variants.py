@@ -31,8 +31,11 @@ def test_a_hundred_shapes_compile_once():
     draw = random.Random(0)
     queries, keys = [0, 1, 2, 16, 17, 300], [0, 1, 16, 33, 400]
     shapes = [[(draw.choice(queries), draw.choice(keys)) for _ in range(draw.randrange(6))] for _ in range(100)]
-    cases = [{"lengths": drawn, "padded_rows": 1 + i % 16, "sm_scale": i / 7} for i, drawn in enumerate(shapes)]
-    assert compiled_variants(cases)[-1] == len(["lone", "prefill", "merge"])
+    cases = [
+        {"lengths": drawn, "padded_rows": 1500 if i == 50 else 1 + i % 16, "sm_scale": i / 7}
+        for i, drawn in enumerate(shapes)
+    ]
+    assert compiled_variants(cases)[-1] == len(["short", "short, many rows", "lone", "prefill", "merge"])
 
 
 def test_dtypes_and_layouts_are_the_only_variants():
@@ -60,13 +63,13 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
 
     kernels, variants = set(), set()
 
-    def compile_only(kernel, programs, device, variant, arguments, constants, options):
-        kernel.warmup(*arguments, **constants, grid=(programs,), **options)
+    def compile_only(kernel, programs, device, variant, tensors, numbers, constants, options):
+        kernel.warmup(*tensors, *numbers, **constants, grid=(programs,), **options)
         kernels.add(kernel)
         variants.add((kernel, *variant))
 
     driver.set_active(AbsentHopper())
-    prefill.plan_on = lambda device: plan.plan_for((9, 0))
+    prefill.plan_on = lambda device, listable: plan.plan_for((9, 0))
     prefill.launch = compile_only
     counts = []
     for case in cases:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fuzz.mutants.edit import Sources, functions
 
-MODULES = ("attend.py", "lone.py", "lookup.py", "plan.py", "prefill.py", "split.py")
+MODULES = ("attend.py", "lone.py", "lookup.py", "plan.py", "prefill.py", "short.py", "split.py")
 # Calls whose arguments are shapes and axes: anything else in their place does not compile.
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs", "torch.empty")
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")

@@ -1,0 +1,183 @@
+"""Requests of few keys, and rows without keys: one query per program, and all of its keys at once.
+
+Small work is a chain of waits: for row pointers, page ids, rows, instructions. So a program looks up both row pointers
+at once, 32 at a time, gathers every key before it multiplies, and runs a few hundred instructions once.
+
+Which requests these are, the number of their keys that exist decides: positions inside kv_indices, and none of an
+empty cache. A row that sees more keys than that is NaN, however many a row pointer claims. All other requests are
+taken by the other launches, of which there are none where kv_indices holds no more than SHORT positions.
+"""
+
+import triton
+import triton.language as tl
+
+from .attend import elements, key_places, page_id
+from .lookup import existing_keys
+
+
+@triton.jit(do_not_specialize=list(range(33)))
+def short(
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse,
+    q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
+    q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
+    ckv_page: tl.int64, ckv_dim: tl.int64, kpe_page: tl.int64, kpe_dim: tl.int64,
+    qo_step: tl.int64, kv_step: tl.int64, index_step: tl.int64,
+    output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
+    scale: tl.float32,
+    total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows: tl.int32,
+    VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
+    FEW: tl.constexpr, SHORT: tl.constexpr, LOOP: tl.constexpr,
+):  # fmt: skip
+    """`rows` rows per program; one where LOOP is off."""
+    if VECTORS:
+        # Known to be so, which leaves one address per row where there were eight.
+        q_nope_dim = 1
+        q_pe_dim = 1
+        ckv_dim = 1
+        kpe_dim = 1
+        output_dim = 1
+    queries = ((q_nope, q_nope_row, q_nope_head, q_nope_dim), (q_pe, q_pe_row, q_pe_head, q_pe_dim))
+    ckv = (ckv_cache, ckv_page, ckv_dim)
+    kpe = (kpe_cache, kpe_page, kpe_dim)
+    qo = (qo_indptr, qo_step)
+    kv = (kv_indptr, kv_step)
+    pages = (kv_indices, index_step, num_kv_indices, num_pages)
+    results = ((output, output_row, output_head, output_dim), (lse, lse_row, lse_head))
+    row = tl.program_id(0)
+    if LOOP:
+        row *= rows
+        stop = tl.minimum(row + rows, total_q)
+        while row < stop:
+            row = _row(
+                queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
+                PIECES, FEW, SHORT, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
+    else:
+        _row(
+            queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
+            PIECES, FEW, SHORT, HEADS, CKV, KPE, VECTORS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _row(
+    queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
+    PIECES: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr,
+    KPE: tl.constexpr, VECTORS: tl.constexpr,
+):  # fmt: skip
+    """Compute a row if its request has no more than SHORT keys that exist; returns the next row to look at."""
+    request, q_start, q_end, kv_start, kv_end = find_row(qo, kv, batch, row)
+    q_end = tl.where(request < batch, q_end, total_q)
+    kv_len = tl.maximum(kv_end - kv_start, 0)
+    sound = tl.where(pages[3] > 0, existing_keys(kv_start, kv_len, pages[2]), 0)
+    after = tl.maximum(tl.minimum(q_end, total_q).to(tl.int32), row + 1)
+    # Row pointers that fall may lead to a request that the row is not in.
+    if (sound <= SHORT) & (q_start <= row) & (row < q_end):
+        after = row + 1
+        sees = tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)
+        end = tl.minimum(sees, sound).to(tl.int32)
+        indices = (pages[0] + kv_start * pages[1], pages[1], pages[3])
+        if end <= FEW:
+            _attend(
+                queries, ckv, kpe, indices, results, row.to(tl.int64), sees, end, scale,
+                FEW, PIECES, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
+        else:
+            _attend(
+                queries, ckv, kpe, indices, results, row.to(tl.int64), sees, end, scale,
+                SHORT, PIECES, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
+    return after
+
+
+@triton.jit
+def find_row(qo, kv, batch, row):
+    """The last request in 0 .. batch that starts at or before a row, and its entries and the next in both row pointers.
+
+    Each step cuts the candidates into 31 pieces: one trip to memory for up to 30 requests, two for up to 960. Past the
+    end comes the last entry again. Ends whatever the row pointers hold, and looks at nothing outside.
+    """
+    lane = tl.arange(0, 32)
+    low = batch * 0
+    count = batch + 1
+    step = count
+    nth = low
+    q = tl.zeros([32], qo[0].dtype.element_ty)
+    k = tl.zeros([32], kv[0].dtype.element_ty)
+    while step > 0:
+        step = (count + 30) // 31
+        probe = low + step * lane
+        at = tl.minimum(probe, batch).to(tl.int64)
+        q = tl.load(qo[0] + at * qo[1])
+        k = tl.load(kv[0] + at * kv[1])
+        reached = tl.sum(((probe < low + count) & (q <= row)).to(tl.int32), 0)
+        nth = tl.maximum(reached, 1) - 1
+        low += step * nth
+        count = tl.minimum(step, count - step * nth)
+        step = tl.where(step > 1, step, 0)
+    return low, _lane(q, nth), _lane(q, nth + 1), _lane(k, nth), _lane(k, nth + 1)
+
+
+@triton.jit
+def _lane(values, nth):
+    return tl.sum(tl.where(tl.arange(0, 32) == nth, values, 0), 0).to(tl.int64)
+
+
+@triton.jit
+def _attend(
+    queries, ckv, kpe, indices, results, row, sees, end, scale,
+    KEYS: tl.constexpr, PIECES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
+    VECTORS: tl.constexpr,
+):  # fmt: skip
+    """One row over its first `end` keys, at most KEYS; NaN if it sees others, or one of them has no page."""
+    WIDTH: tl.constexpr = CKV // PIECES
+    head = tl.arange(0, HEADS).to(tl.int64)
+    nth = tl.arange(0, KEYS)
+    page = page_id(tl.load(indices[0] + nth * indices[1], mask=nth < end, other=-1))
+    exists = page < indices[2].to(tl.uint32)
+    q_nope, q_pe = queries
+    acc = ()
+    for _ in tl.static_range(PIECES):
+        acc = acc + (tl.zeros([HEADS, WIDTH], tl.float32),)  # noqa: RUF005 - Triton has no unpacking
+    m = tl.full([HEADS], -float("inf"), tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    # One round, but as a loop: only there does Triton copy rows straight to shared memory, and once for both products.
+    for first in tl.range(0, tl.maximum(end, 1), KEYS, num_stages=2):
+        # Queries take the same way; it leads through registers for what does not change from round to round.
+        here = (head + first < HEADS)[:, None]
+        qp = tl.load(elements(q_pe[0] + row * q_pe[1], head * q_pe[2], q_pe[3], KPE, VECTORS), mask=here, other=0.0)
+        qn = ()
+        for i in tl.static_range(PIECES):
+            base = q_nope[0] + row * q_nope[1] + i * WIDTH * q_nope[3]
+            places = elements(base, head * q_nope[2], q_nope[3], WIDTH, VECTORS)
+            qn = qn + (tl.load(places, mask=here, other=0.0),)  # noqa: RUF005
+        wanted = (exists & (first + nth < end))[:, None]
+        kp = tl.load(key_places(kpe, page, 0, KPE, VECTORS), mask=wanted, other=0.0)
+        k = ()
+        for i in tl.static_range(PIECES):
+            places = key_places(ckv, page, i * WIDTH, WIDTH, VECTORS)
+            k = k + (tl.load(places, mask=wanted, other=0.0),)  # noqa: RUF005
+        x = tl.dot(qp, tl.trans(kp)) * scale
+        for i in tl.static_range(PIECES):
+            x += tl.dot(qn[i], tl.trans(k[i])) * scale
+        # -Inf would only get weight 0.
+        x = tl.where(tl.abs(x) < float("inf"), x, float("nan"))
+        x = tl.where((first + nth < end)[None, :], x, -float("inf"))
+        m = tl.max(x, 1)
+        p = tl.exp2(x - tl.where(m == -float("inf"), 0.0, m)[:, None])
+        total = tl.sum(p, 1)
+        p = p.to(kp.dtype)
+        weighted = ()
+        for i in tl.static_range(PIECES):
+            weighted = weighted + (tl.dot(p, k[i]),)  # noqa: RUF005
+        acc = weighted
+    # A row without keys has total = 0.
+    total = tl.where(sees > tl.sum(exists.to(tl.int32), 0), float("nan"), total)
+    output, lse = results
+    tl.store(lse[0] + row * lse[1] + head * lse[2], m + tl.log2(total))
+    share = tl.where(total == 0, 0.0, 1 / total)
+    for i in tl.static_range(PIECES):
+        place = elements(
+            output[0] + row * output[1] + i * WIDTH * output[3], head * output[2], output[3], WIDTH, VECTORS
+        )
+        tl.store(place, (acc[i] * share[:, None]).to(output[0].dtype.element_ty))
