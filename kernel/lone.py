@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, elements
+from .launch import wait_for_launch
 from .lookup import existing_keys, extent, find_request, first_slot
 from .split import is_split, split_length, store_slot
 
@@ -23,9 +24,10 @@ def lone(
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int32,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """The first `slots` programs take a slot each, the others a request each."""
+    wait_for_launch(WAIT)
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)

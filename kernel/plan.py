@@ -7,11 +7,7 @@ from typing import Any
 import torch
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
-
-MERGE_OPTIONS = {"num_warps": 1}
-# So many registers that two programs fit on a multiprocessor.
-SHORT_OPTIONS = {"num_warps": 8, "maxnreg": 128}
-_SHORT_PIECES = 4
+from .schedule import ITEM, TILES_PER_PROGRAM
 
 
 @dataclass(frozen=True)
@@ -26,11 +22,6 @@ class Tile:
     stages: int
     pieces: int
     num_warps: int
-
-    @cached_property
-    def options(self) -> dict[str, int]:
-        """What the compiler is told."""
-        return {"num_warps": self.num_warps}
 
     def constants(self) -> dict[str, int]:
         return {
@@ -50,28 +41,31 @@ class Plan:
     tile, lone   how programs of `prefill` and `lone` cut their work
     chunk        keys per query in a chunk of a split request, see split.py
     short        requests of up to so many keys go to `short`
-    few          keys up to which it takes its smaller tile
-    shorts       programs that it starts at most, shared out among the rows
+    once, few    keys up to which it takes them at once, and in its smaller tile
+    shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
     listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
+    early        the GPU can start a launch while the one before ends, see launch.py
     """
 
     tile: Tile
     lone: Tile
     chunk: int = 256
-    short: int = 64
+    short: int = 128
+    once: int = 64
     few: int = 32
     shorts: int = 1024
-    mergers: int = 8192
+    mergers: int = 2048
     listed: bool = False
+    early: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
         """How many tiles the requests and the padding own at most, see lookup.py."""
         return total_q // self.tile.queries + batch + 1
 
-    def rows(self, total_q: int) -> int:
-        """How many rows each program of `short` looks at."""
-        return -(-total_q // self.shorts)
+    def short_programs(self, total_q: int) -> tuple[str, int]:
+        """How programs of `short` find their rows, and how many there are."""
+        return ("one", total_q) if total_q <= self.shorts else ("all", self.shorts)
 
     def slots(self, num_kv_indices: int) -> int:
         """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
@@ -86,33 +80,40 @@ class Plan:
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
+    def options(self, num_warps: int) -> dict[str, int | bool]:
+        """What the compiler is told."""
+        return {"num_warps": num_warps, "launch_pdl": True} if self.early else {"num_warps": num_warps}
+
+    @cache  # noqa: B019
     def prefill_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.tile.constants(), **self._shared, "SHORT": self.short}
+        return {"VECTORS": vectors, **self.tile.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
 
     @cache  # noqa: B019
     def lone_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short}
+        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
 
     @cache  # noqa: B019
-    def short_constants(self, vectors: bool, loop: bool) -> dict[str, Any]:
+    def short_constants(self, vectors: bool, rows: str) -> dict[str, Any]:
         return {
             "VECTORS": vectors,
             "HEADS": NUM_HEADS,
             "CKV": CKV_DIM,
             "KPE": KPE_DIM,
-            "PIECES": _SHORT_PIECES,
+            "PIECES": 4,
             "FEW": self.few,
+            "ONCE": self.once,
             "SHORT": self.short,
-            "LOOP": loop,
+            "ROWS": rows,
+            "WAIT": self.early,
         }
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
-        return {"LISTED": self.listed, "HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared}
+        return {"LISTED": self.listed, "HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared, "WAIT": self.early}
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
-        return {**self._shared, "SHORT": self.short, "TILES": 64, "FIELDS": 8}
+        return {**self._shared, "SHORT": self.short, "TILES": TILES_PER_PROGRAM, "FIELDS": ITEM, "WAIT": self.early}
 
     @cached_property
     def _shared(self) -> dict[str, int]:
@@ -120,13 +121,13 @@ class Plan:
 
 
 _LONE = Tile(queries=1, keys=64, stages=2, pieces=4, num_warps=4)
-_HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE)
+_HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE, early=True)
 _LISTED = replace(_HOPPER, listed=True)
-_BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE)
+_BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE, early=True)
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
-_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=8, few=4, shorts=4, mergers=1)
+_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=16, once=8, few=4, shorts=4, mergers=1)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 

@@ -33,12 +33,11 @@ import triton.language as tl
 from . import interpreter
 from .attend import attend, first_unsound_key
 from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
-from .launch import is_interpreted, launch
+from .launch import is_interpreted, launch, wait_for_launch
 from .lone import lone, store_rows
 from .lookup import existing_keys, extent, find_request, first_tile
-from .plan import MERGE_OPTIONS, SHORT_OPTIONS, Plan, multiprocessors, plan_on
+from .plan import Plan, multiprocessors, plan_on
 from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
-from .schedule import OPTIONS as SCHEDULE_OPTIONS
 from .short import short
 from .split import is_split, merge
 
@@ -119,55 +118,64 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
         *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
-    rows = plan.rows(total_q)
+    longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
+    if plan.listed and longer:
+        _launch_list(inputs, output, lse, tensors, numbers, plan, variant, scale)
+        return
+    rows, programs = plan.short_programs(total_q)
     launch(
-        short, -(-total_q // rows), device, (*variant, rows > 1), tensors, (*numbers, rows),
-        plan.short_constants(vectors, rows > 1), SHORT_OPTIONS,
+        short, programs, device, (*variant, rows), (*tensors, lse), (*numbers, 0),
+        plan.short_constants(vectors, rows), plan.options(4),
     )  # fmt: skip
-    if num_kv_indices <= plan.short or batch == 0 or num_pages == 0:
+    if not longer:
         return
     slots = plan.slots(num_kv_indices)
     # Without slots nothing is written to scratch, and any float32 tensor will do.
     scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
-    items = lse
-    if plan.listed:
-        items = _launch_list(inputs, output, lse, scale, plan, variant, scratch, scratch_lse)
-    else:
-        launch(
-            lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
-            plan.lone_constants(vectors), plan.lone.options,
-        )  # fmt: skip
-        launch(
-            prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
-            plan.prefill_constants(vectors), plan.tile.options,
-        )  # fmt: skip
+    launch(
+        lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
+        plan.lone_constants(vectors), plan.options(plan.lone.num_warps),
+    )  # fmt: skip
+    launch(
+        prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
+        plan.prefill_constants(vectors), plan.options(plan.tile.num_warps),
+    )  # fmt: skip
     if slots:
         launch(
             merge, batch * plan.merge_team(batch), device, variant,
-            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes, plan.merge_team(batch)), plan.merge_constants, MERGE_OPTIONS,
+            (scratch, scratch_lse, lse, qo_indptr, kv_indptr, output, lse),
+            (*steps, *result_strides, *sizes, plan.merge_team(batch)), plan.merge_constants, plan.options(1),
         )  # fmt: skip
 
 
 def _launch_list(
-    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, scale: float, plan: Plan,
-    variant: tuple[Hashable, ...], scratch: torch.Tensor, scratch_lse: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """Have the list of items made and worked through; returns it."""
+    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, tensors: tuple[torch.Tensor, ...],
+    numbers: tuple[int | float, ...], plan: Plan, variant: tuple[Hashable, ...], scale: float,
+) -> None:  # fmt: skip
+    """Have the list of items made and worked through, see schedule.py."""
     from . import prefill_hopper
 
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
     device, batch = inputs.device, inputs.batch
+    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     sizes = (inputs.total_q, batch, inputs.num_kv_indices)
+    slots = plan.slots(inputs.num_kv_indices)
     most = plan.items(*sizes)
-    items = torch.empty((HEADER + most, ITEM), dtype=torch.int32, device=device)
+    rows_at = (HEADER + most) * ITEM
+    items = torch.empty(rows_at + 4 * inputs.total_q, dtype=torch.int32, device=device)
+    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
+    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
     tile_programs = -(-plan.tiles(inputs.total_q, batch) // TILES_PER_PROGRAM)
     launch(
-        schedule, tile_programs + (batch if plan.slots(inputs.num_kv_indices) else 0), device, variant,
-        (qo_indptr, kv_indptr, items), (qo_indptr.stride(0), kv_indptr.stride(0), *sizes, tile_programs),
-        plan.schedule_constants, SCHEDULE_OPTIONS,
+        schedule, tile_programs + (batch if slots else 0), device, variant,
+        (qo_indptr, kv_indptr, items), (*steps, *sizes, tile_programs, rows_at),
+        plan.schedule_constants, plan.options(4),
+    )  # fmt: skip
+    launch(
+        short, min(inputs.total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
+        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
     )  # fmt: skip
     launch(
         prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
@@ -176,9 +184,15 @@ def _launch_list(
             *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
         ),
-        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, prefill_hopper.OPTIONS,
+        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, plan.options(4),
     )  # fmt: skip
-    return items
+    if slots:
+        launch(
+            merge, batch * plan.merge_team(batch), device, variant,
+            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
+            (*steps, *output.stride(), *lse.stride(), *sizes, plan.merge_team(batch)),
+            plan.merge_constants, plan.options(1),
+        )  # fmt: skip
 
 
 def _in_vectors(*tensors: torch.Tensor) -> bool:
@@ -206,9 +220,10 @@ def prefill(
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """One tile per program: QUERIES queries of a request that is not split, over all keys that they see."""
+    wait_for_launch(WAIT)
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
     # Later queries see more keys: the longest tiles start first.

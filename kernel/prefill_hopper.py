@@ -47,7 +47,6 @@ from .schedule import HEADER, ITEM
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 CONSUMER_REGISTERS = 216
-OPTIONS = {"num_warps": 4}
 
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
@@ -93,6 +92,10 @@ def prefill_hopper(
     items     [HEADER + n, ITEM] int32
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     """
+    # As wait_for_launch in launch.py does.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.b32 $0, 0; // $1", "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1
+    )
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     q_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)

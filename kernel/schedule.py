@@ -5,6 +5,8 @@ request (split.py). Where an item goes in the list follows from the row pointers
 of each request that come before, so that programs need not wait for each other and the list has no holes. Items of
 about the same length stay in the order of their requests: programs at work at the same time then share keys.
 
+A second list holds the rows that `short` takes, in order: short.py.
+
 Row pointers may hold anything. Where those of the queries fall or lead outside, nobody can tell which request owns a
 row, and the list is empty. Where those of the keys fall, nothing is split, as slots would overlap.
 """
@@ -12,32 +14,40 @@ row, and the list is empty. Where those of the keys fall, nothing is split, as s
 import triton
 import triton.language as tl
 
-from .lookup import extent, first_slot, first_tile
+from .launch import wait_for_launch
+from .lookup import existing_keys, extent, first_slot, first_tile
 from .split import split_length
 
 # Fields of an item, of which the last is not used; see `_item` in prefill_hopper.py.
 ITEM = 8
-# Rows of as many fields in front of the items: one says how many there are and whether requests are split, four hold 64
-# NaN of 16 bits: the rotary key of a page outside the cache.
+# Rows of as many fields in front of the items: one says how many there are, whether requests are split and how many
+# rows `short` takes, four hold 64 NaN of 16 bits: the rotary key of a page outside the cache.
 HEADER = 5
 _HEADER = tl.constexpr(HEADER)
 _NAN_PAIR = tl.constexpr(0x7FFF7FFF)
-OPTIONS = {"num_warps": 4}
 TILES_PER_PROGRAM = 64
 
 
-@triton.jit(do_not_specialize=list(range(9)))
+@triton.jit(do_not_specialize=list(range(10)))
 def schedule(
     qo_indptr, kv_indptr, items, qo_step: tl.int64, kv_step: tl.int64,
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, tile_programs: tl.int32,
+    rows_at: tl.int64,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr, FIELDS: tl.constexpr,
+    WAIT: tl.constexpr,
 ):  # fmt: skip
-    """The first programs list tiles of requests that are not split, the others the items of a split request each."""
+    """The first programs list tiles of requests that are not split, the others the items of a split request each.
+
+    items  [HEADER + n, ITEM] int32, and `rows_at` elements from its beginning [total_q, 4] int32 for `short`
+    """
+    wait_for_launch(WAIT)
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)
     if program < tile_programs:
-        _list_tiles(qo, kv, items, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES, FIELDS)
+        _list_tiles(
+            qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES, FIELDS
+        )
     else:
         request = (program - tile_programs).to(tl.int64)
         _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT, FIELDS)
@@ -45,35 +55,41 @@ def schedule(
 
 @triton.jit
 def _list_tiles(
-    qo, kv, items, total_q, batch, num_kv_indices, program,
+    qo, kv, items, rows_at, total_q, batch, num_kv_indices, program,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr, FIELDS: tl.constexpr,
 ):  # fmt: skip
     tile = program.to(tl.int64) * TILES + tl.arange(0, TILES)
     request = _find(qo, batch, tile, QUERIES)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
+    q_len = q_end - q_start
     splits = _in_order(kv, batch)
-    sound, tiles, chunks, _length = _work(
-        q_start, q_end, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
-    )
+    sound, tiles, chunks, _length = _work(q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT)
     nth = tile - first_tile(q_start, request, QUERIES)
     mine = (chunks == 1) & (nth >= 0) & (nth < tiles)
-    if (program == 0) | (tl.max(mine.to(tl.int32), 0) == 1):
-        q_len = q_end - q_start
+    is_short = (tiles == 0) & (nth >= 0) & (QUERIES * nth < q_len)
+    if (program == 0) | (tl.max((mine | is_short).to(tl.int32), 0) == 1):
         sees = tl.minimum(kv_len - q_len + tl.minimum(QUERIES * (nth + 1), q_len), sound)
-        earlier, count = _count_earlier(
+        earlier, count, short_rows, all_short_rows, in_order = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, tl.where(mine, sees, 0).to(tl.int32), request.to(tl.int32),
             QUERIES, CHUNK, SHORT, 32,
         )  # fmt: skip
         if program == 0:
-            tl.store(items, count)
+            padding = total_q - tl.load(qo[0] + batch * qo[1]).to(tl.int64)
+            tl.store(items, tl.where(in_order, count, 0))
             tl.store(items + 1, splits.to(tl.int32))
+            tl.store(items + 2, tl.where(in_order, all_short_rows + padding.to(tl.int32), 0))
             tl.store(items + FIELDS + tl.arange(0, 32), tl.full([32], _NAN_PAIR, tl.int32))
-        queries = tl.minimum(q_len - QUERIES * nth, QUERIES)
         _store(
-            items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth, queries,
-            kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start, kv_len * 0 - 1,
-            mine & (count > 0), QUERIES, FIELDS,
+            items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth,
+            tl.minimum(q_len - QUERIES * nth, QUERIES), kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start,
+            kv_len * 0 - 1, mine & in_order, QUERIES, FIELDS,
         )  # fmt: skip
+        for i in tl.static_range(QUERIES):
+            query = QUERIES * nth + i
+            _store_row(
+                items + rows_at + 4 * (short_rows + query), q_start + query, kv_len - q_len + query + 1, kv_len, sound,
+                kv_start, is_short & in_order & (query < q_len),
+            )  # fmt: skip
 
 
 @triton.jit
@@ -83,16 +99,16 @@ def _list_chunks(
 ):  # fmt: skip
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-    _sound, tiles, chunks, length = _work(q_start, q_end, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    q_len = q_end - q_start
+    _sound, tiles, chunks, length = _work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
     if chunks > 1:
         splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
-        earlier, count = _count_earlier(
+        earlier, _count, _short_rows, _all_short_rows, in_order = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, one + length.to(tl.int32), one + request.to(tl.int32),
             QUERIES, CHUNK, SHORT, WIDTH,
         )  # fmt: skip
         first = tl.sum(earlier, 0).to(tl.int64)
-        q_len = q_end - q_start
         for start in tl.range(0, tiles * chunks, WIDTH, num_stages=1):
             item = start + tl.arange(0, WIDTH)
             # Tiles over the same chunk are neighbours in the list, as they read the same keys.
@@ -103,15 +119,15 @@ def _list_chunks(
             _store(
                 items, first + item, q_start + QUERIES * nth, queries, kv_len - q_len + QUERIES * nth + 1,
                 chunk * length, end, kv_start + nth * 0, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * nth,
-                splits & (count > 0) & (item < tiles * chunks), QUERIES, FIELDS,
+                splits & in_order & (item < tiles * chunks), QUERIES, FIELDS,
             )  # fmt: skip
 
 
 @triton.jit
 def _find(qo, batch, tile, QUERIES: tl.constexpr):
-    """The last request that starts at or before each tile."""
+    """The last request that starts at or before each tile; `batch` is the padding."""
     low = tile * 0
-    size = batch
+    size = batch + 1
     while size > 1:
         half = size // 2
         probe = low + half
@@ -136,13 +152,12 @@ def _in_order(pointer, batch):
 
 @triton.jit
 def _work(
-    q_start, q_end, kv_start, kv_len, num_kv_indices, splits,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
-):  # fmt: skip
+    q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
+):
     """Of each request: its keys that exist, its tiles (none if `short` takes it), its chunks, keys per chunk."""
-    sound = tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))
-    ours = (q_end > q_start) & (sound > SHORT)
-    q_len = tl.where(ours, q_end - q_start, 1)
+    sound = existing_keys(kv_start, kv_len, num_kv_indices)
+    ours = (q_len > 0) & (sound > SHORT)
+    q_len = tl.where(ours, q_len, 1)
     length = split_length(q_len, sound, QUERIES, CHUNK)
     chunks = tl.where(ours & splits & (sound == kv_len), tl.cdiv(sound, length), 1)
     return sound, tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
@@ -153,15 +168,15 @@ def _count_earlier(
     qo, kv, total_q, batch, num_kv_indices, splits, keys, request,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """How many items of other requests come before one of `keys` keys of `request`, and how many there are in all.
-
-    Clearly longer ones, and about as long ones of earlier requests. No items if query pointers are out of order. WIDTH
-    requests are looked at at a time.
+    """How many items of other requests come before one of `keys` keys of `request`: clearly longer ones, and about as
+    long ones of earlier requests. How many items there are. How many rows of earlier requests `short` takes, and of
+    all. Whether query pointers are in order. WIDTH requests are looked at at a time.
     """
     alike, longest = _about(keys)
     earlier = keys * 0
-    count = tl.sum(tl.zeros([WIDTH], tl.int32), 0)
-    out_of_order = count
+    short_rows = keys * 0
+    none = tl.sum(tl.zeros([WIDTH], tl.int32), 0)
+    count, all_short_rows, out_of_order = none, none, none
     for first in tl.range(0, batch, WIDTH, num_stages=1):
         other = first + tl.arange(0, WIDTH)
         inside = other < batch
@@ -170,25 +185,28 @@ def _count_earlier(
         kv_start = tl.load(kv[0] + other * kv[1], mask=inside, other=0).to(tl.int64)
         kv_end = tl.load(kv[0] + (other + 1) * kv[1], mask=inside, other=0).to(tl.int64)
         out_of_order += tl.sum(((q_start < 0) | (q_end < q_start) | (q_end > total_q)).to(tl.int32), 0)
+        q_len = q_end - q_start
         kv_len = tl.maximum(kv_end - kv_start, 0)
-        sound, tiles, chunks, length = _work(
-            q_start, q_end, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
-        )
+        sound, tiles, chunks, length = _work(q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT)
         # Tile i sees prefix + QUERIES * (i + 1) keys, the last one all, and none more than exist.
-        prefix = tl.minimum(tl.maximum(kv_len - (q_end - q_start), -(2**30)), 2**30).to(tl.int32)[None, :]
+        prefix = tl.minimum(tl.maximum(kv_len - q_len, -(2**30)), 2**30).to(tl.int32)[None, :]
         sound = sound.to(tl.int32)[None, :]
         tiles = tiles.to(tl.int32)
         total = tiles * chunks.to(tl.int32)
+        rows = tl.where(tiles == 0, q_len, 0).to(tl.int32)
         count += tl.sum(total, 0)
+        all_short_rows += tl.sum(rows, 0)
         tiles = tiles[None, :]
         other = other.to(tl.int32)[None, :]
-        limit = tl.where(other < request[:, None], alike[:, None], longest[:, None])
+        before = other < request[:, None]
+        limit = tl.where(before, alike[:, None], longest[:, None])
         shorter = tl.where(limit < prefix, 0, tl.minimum((limit - prefix) // QUERIES, tiles - 1))
         whole = tl.where(limit >= sound, 0, tiles - shorter)
         split = tl.where(length.to(tl.int32)[None, :] > limit, total[None, :], 0)
         more = tl.where((chunks > 1)[None, :], split, whole)
         earlier += tl.sum(tl.where((tiles > 0) & (other != request[:, None]), more, 0), 1)
-    return earlier, tl.where(out_of_order == 0, count, 0)
+        short_rows += tl.sum(tl.where(before, rows[None, :], 0), 1)
+    return earlier, count, short_rows, all_short_rows, out_of_order == 0
 
 
 @triton.jit
@@ -217,3 +235,14 @@ def _store(
     tl.store(at + 4, tl.maximum(end, 0).to(tl.int32), mask=mask)
     tl.store(at + 5, kv_start.to(tl.int32), mask=mask)
     tl.store(at + 6, slot.to(tl.int32), mask=mask)
+
+
+@triton.jit
+def _store_row(at, row, sees, kv_len, sound, kv_start, mask):
+    """A row for `short`: its number, the keys that it sees and that exist, all that it sees, where its keys begin."""
+    sees = tl.minimum(tl.maximum(sees, 0), kv_len)
+    end = tl.minimum(sees, sound)
+    tl.store(at, row.to(tl.int32), mask=mask)
+    tl.store(at + 1, end.to(tl.int32), mask=mask)
+    tl.store(at + 2, tl.minimum(sees, 2**30).to(tl.int32), mask=mask)
+    tl.store(at + 3, tl.where(end > 0, kv_start, 0).to(tl.int32), mask=mask)

@@ -1,4 +1,4 @@
-"""Requests of few keys, and rows without keys: one query per program, and all of its keys at once.
+"""Requests of few keys, and rows without keys: one query per program, and up to 64 keys at once.
 
 Small work is a chain of waits: for row pointers, page ids, rows, instructions. So a program looks up both row pointers
 at once, 32 at a time, gathers every key before it multiplies, and runs a few hundred instructions once.
@@ -6,29 +6,35 @@ at once, 32 at a time, gathers every key before it multiplies, and runs a few hu
 Which requests these are, the number of their keys that exist decides: positions inside kv_indices, and none of an
 empty cache. A row that sees more keys than that is NaN, however many a row pointer claims. All other requests are
 taken by the other launches, of which there are none where kv_indices holds no more than SHORT positions.
+
+Where there are other launches, most rows may belong to them. Then programs take rows in turn, each by a search, or
+those of a list if there is one (schedule.py).
 """
 
 import triton
 import triton.language as tl
 
-from .attend import elements, key_places, page_id
+from .attend import attend, elements, key_places, page_id
+from .launch import wait_for_launch
+from .lone import store_rows
 from .lookup import existing_keys
 
 
-@triton.jit(do_not_specialize=list(range(33)))
+@triton.jit(do_not_specialize=list(range(34)))
 def short(
-    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse,
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, items,
     q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
     q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
     ckv_page: tl.int64, ckv_dim: tl.int64, kpe_page: tl.int64, kpe_dim: tl.int64,
     qo_step: tl.int64, kv_step: tl.int64, index_step: tl.int64,
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
     scale: tl.float32,
-    total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows: tl.int32,
+    total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows_at: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
-    FEW: tl.constexpr, SHORT: tl.constexpr, LOOP: tl.constexpr,
+    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, ROWS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """`rows` rows per program; one where LOOP is off."""
+    """ROWS says how a program finds its rows: "one" each, "all" in turn, or "listed" from `items` + `rows_at` on."""
+    wait_for_launch(WAIT)
     if VECTORS:
         # Known to be so, which leaves one address per row where there were eight.
         q_nope_dim = 1
@@ -43,51 +49,76 @@ def short(
     kv = (kv_indptr, kv_step)
     pages = (kv_indices, index_step, num_kv_indices, num_pages)
     results = ((output, output_row, output_head, output_dim), (lse, lse_row, lse_head))
-    row = tl.program_id(0)
-    if LOOP:
-        row *= rows
-        stop = tl.minimum(row + rows, total_q)
-        while row < stop:
-            row = _row(
+    program = tl.program_id(0)
+    if ROWS == "one":
+        _find_and_attend(
+            queries, ckv, kpe, qo, kv, pages, results, program, scale, total_q, batch,
+            PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
+        )  # fmt: skip
+    elif ROWS == "all":
+        for row in tl.range(program, total_q, tl.num_programs(0), num_stages=1):
+            _find_and_attend(
                 queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-                PIECES, FEW, SHORT, HEADS, CKV, KPE, VECTORS,
+                PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
     else:
-        _row(
-            queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-            PIECES, FEW, SHORT, HEADS, CKV, KPE, VECTORS,
-        )  # fmt: skip
+        for nth in tl.range(program, tl.load(items + 2), tl.num_programs(0), num_stages=1):
+            entry = items + rows_at + 4 * nth.to(tl.int64)
+            row = tl.load(entry).to(tl.int64)
+            end = tl.load(entry + 1)
+            sees = tl.load(entry + 2)
+            kv_start = tl.load(entry + 3).to(tl.int64)
+            _attend_row(
+                queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
+                PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
+            )  # fmt: skip
 
 
 @triton.jit
-def _row(
+def _find_and_attend(
     queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-    PIECES: tl.constexpr, FEW: tl.constexpr, SHORT: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr,
-    KPE: tl.constexpr, VECTORS: tl.constexpr,
+    PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, HEADS: tl.constexpr,
+    CKV: tl.constexpr, KPE: tl.constexpr, VECTORS: tl.constexpr,
 ):  # fmt: skip
-    """Compute a row if its request has no more than SHORT keys that exist; returns the next row to look at."""
+    """Compute a row if its request has no more than SHORT keys that exist."""
     request, q_start, q_end, kv_start, kv_end = find_row(qo, kv, batch, row)
     q_end = tl.where(request < batch, q_end, total_q)
     kv_len = tl.maximum(kv_end - kv_start, 0)
     sound = tl.where(pages[3] > 0, existing_keys(kv_start, kv_len, pages[2]), 0)
-    after = tl.maximum(tl.minimum(q_end, total_q).to(tl.int32), row + 1)
     # Row pointers that fall may lead to a request that the row is not in.
     if (sound <= SHORT) & (q_start <= row) & (row < q_end):
-        after = row + 1
         sees = tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)
         end = tl.minimum(sees, sound).to(tl.int32)
-        indices = (pages[0] + kv_start * pages[1], pages[1], pages[3])
-        if end <= FEW:
-            _attend(
-                queries, ckv, kpe, indices, results, row.to(tl.int64), sees, end, scale,
-                FEW, PIECES, HEADS, CKV, KPE, VECTORS,
-            )  # fmt: skip
-        else:
-            _attend(
-                queries, ckv, kpe, indices, results, row.to(tl.int64), sees, end, scale,
-                SHORT, PIECES, HEADS, CKV, KPE, VECTORS,
-            )  # fmt: skip
-    return after
+        _attend_row(
+            queries, ckv, kpe, pages, results, row.to(tl.int64), kv_start, sees, end, scale,
+            PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend_row(
+    queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
+    PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr,
+    KPE: tl.constexpr, VECTORS: tl.constexpr,
+):  # fmt: skip
+    """One row over its first `end` keys, in the smallest tile that takes them; NaN if it sees more."""
+    indices = (pages[0] + kv_start * pages[1], pages[1], pages[3])
+    if end <= FEW:
+        _attend_once(
+            queries, ckv, kpe, indices, results, row, sees, end, scale, FEW, PIECES, HEADS, CKV, KPE, VECTORS
+        )
+    elif end <= ONCE:
+        _attend_once(
+            queries, ckv, kpe, indices, results, row, sees, end, scale, ONCE, PIECES, HEADS, CKV, KPE, VECTORS
+        )
+    else:
+        head = tl.arange(0, HEADS).to(tl.int64)
+        m, total, acc, exist = attend(
+            queries[0], queries[1], ckv, kpe, indices, row + head * 0, head >= 0, end + head.to(tl.int32) * 0,
+            0, end, scale, ONCE, 2, PIECES, HEADS, CKV, KPE, VECTORS,
+        )  # fmt: skip
+        total = tl.where(exist & (sees <= end), total, float("nan"))
+        store_rows(results[0], results[1], m, total, acc, row + head * 0, head >= 0, HEADS, CKV, VECTORS)
 
 
 @triton.jit
@@ -124,7 +155,7 @@ def _lane(values, nth):
 
 
 @triton.jit
-def _attend(
+def _attend_once(
     queries, ckv, kpe, indices, results, row, sees, end, scale,
     KEYS: tl.constexpr, PIECES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     VECTORS: tl.constexpr,

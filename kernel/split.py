@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .attend import elements
+from .launch import wait_for_launch
 from .lookup import extent, find_request, first_slot, own_slots
 
 
@@ -65,11 +66,13 @@ def merge(
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, team: tl.int32,
     LISTED: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
+    WAIT: tl.constexpr,
 ):  # fmt: skip
     """`team` programs per request share its queries, heads and columns out among them; chunks are merged in order.
 
     LISTED: `items` says whether anything was split at all, see schedule.py.
     """
+    wait_for_launch(WAIT)
     BLOCK: tl.constexpr = 8
     WIDTH: tl.constexpr = 128
     PIECES: tl.constexpr = CKV // WIDTH
