@@ -71,10 +71,10 @@ def _launch_here(
 
 @triton.jit
 def wait_for_launch(WAIT: tl.constexpr):
-    """Wait until the launches before have ended; every program of a kernel that is launched early begins with it.
+    """Wait until the launch before has ended; every program of a kernel that is launched early does so, most at once.
 
     Programmatic dependent launch: the GPU starts a kernel while the last programs of the one before are at work, which
-    takes a microsecond off each launch. All kernels of a call wait, so that the last one ends after all others.
+    takes a microsecond off each launch. As all kernels wait for the one before, the last one of a call ends last.
     """
     if WAIT:
         gdc_wait()

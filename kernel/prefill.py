@@ -174,10 +174,6 @@ def _launch_list(
         plan.schedule_constants, plan.options(4),
     )  # fmt: skip
     launch(
-        short, min(inputs.total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
-        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
-    )  # fmt: skip
-    launch(
         prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
         (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
         (
@@ -185,6 +181,10 @@ def _launch_list(
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
         ),
         {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, plan.options(4),
+    )  # fmt: skip
+    launch(
+        short, min(inputs.total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
+        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
     )  # fmt: skip
     if slots:
         launch(

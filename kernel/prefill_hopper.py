@@ -92,10 +92,11 @@ def prefill_hopper(
     items     [HEADER + n, ITEM] int32
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     """
-    # As wait_for_launch in launch.py does.
+    # Waits for the list, as wait_for_launch in launch.py does, and then lets `short` begin on idle multiprocessors.
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; mov.b32 $0, 0; // $1", "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1
-    )
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, 0; // $1",
+        "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     q_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)

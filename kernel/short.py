@@ -34,7 +34,8 @@ def short(
     FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, ROWS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """ROWS says how a program finds its rows: "one" each, "all" in turn, or "listed" from `items` + `rows_at` on."""
-    wait_for_launch(WAIT)
+    if ROWS != "listed":
+        wait_for_launch(WAIT)
     if VECTORS:
         # Known to be so, which leaves one address per row where there were eight.
         q_nope_dim = 1
@@ -77,6 +78,8 @@ def short(
                 PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             nth += tl.num_programs(0)
+        # The list was made before the launch before this one began, which runs beside it.
+        wait_for_launch(WAIT)
 
 
 @triton.jit

@@ -73,7 +73,7 @@ def merge(
     LISTED: `items` says whether anything was split at all, see schedule.py.
     """
     wait_for_launch(WAIT)
-    BLOCK: tl.constexpr = 8
+    BLOCK: tl.constexpr = 16
     WIDTH: tl.constexpr = 128
     PIECES: tl.constexpr = CKV // WIDTH
     qo = (qo_indptr, qo_step)
