@@ -56,13 +56,17 @@ def short(
             PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
         )  # fmt: skip
     elif ROWS == "all":
-        for row in tl.range(program, total_q, tl.num_programs(0), num_stages=1):
+        row = program
+        while row < total_q:
             _find_and_attend(
                 queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
                 PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
+            row += tl.num_programs(0)
     else:
-        for nth in tl.range(program, tl.load(items + 2), tl.num_programs(0), num_stages=1):
+        nth = program
+        count = tl.load(items + 2)
+        while nth < count:
             entry = items + rows_at + 4 * nth.to(tl.int64)
             row = tl.load(entry).to(tl.int64)
             end = tl.load(entry + 1)
@@ -72,6 +76,7 @@ def short(
                 queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
                 PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
+            nth += tl.num_programs(0)
 
 
 @triton.jit

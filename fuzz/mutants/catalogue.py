@@ -224,8 +224,7 @@ _REQUESTS = (
 
 _SHORT = (
     _one("every other row of a program left out", "F11, F28", "a stride of programs",
-         "short", "tl.range(program, total_q, tl.num_programs(0), num_stages=1)",
-         "tl.range(program, total_q, 2 * tl.num_programs(0), num_stages=1)"),
+         "short", "row += tl.num_programs(0)", "row += 2 * tl.num_programs(0)"),
     _one("last row without a program", "F11, F30", "an exclusive end",
          "Plan.short_programs", "('one', total_q)", "('one', max(total_q - 1, 1))"),
     _one("requests of middling length left to nobody", "F11", "two launches that disagree on who computes a row",
