@@ -63,11 +63,13 @@ def _compile(capability: int) -> dict[str, dict]:
 
     chosen = plan.plan_for(divmod(capability, 10))
     reports = {
-        "short": _report(short.short, chosen.short_constants(True, False), plan.SHORT_OPTIONS, capability),
-        "short, many rows": _report(short.short, chosen.short_constants(True, True), plan.SHORT_OPTIONS, capability),
-        "prefill": _report(prefill.prefill, chosen.prefill_constants(True), chosen.tile.options, capability),
-        "lone": _report(lone.lone, chosen.lone_constants(True), chosen.lone.options, capability),
-        "merge": _report(split.merge, chosen.merge_constants, plan.MERGE_OPTIONS, capability),
+        "short": _report(short.short, chosen.short_constants(True, "one"), chosen.options(4), capability),
+        "short, all": _report(short.short, chosen.short_constants(True, "all"), chosen.options(4), capability),
+        "prefill": _report(
+            prefill.prefill, chosen.prefill_constants(True), chosen.options(chosen.tile.num_warps), capability
+        ),
+        "lone": _report(lone.lone, chosen.lone_constants(True), chosen.options(chosen.lone.num_warps), capability),
+        "merge": _report(split.merge, chosen.merge_constants, chosen.options(1), capability),
     }
     return reports | (_compile_for_hopper() if capability == 90 else {})
 
@@ -76,16 +78,17 @@ def _compile_for_hopper() -> dict[str, dict]:
     """What takes the place of `lone` and `prefill` there."""
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    from kernel import plan, prefill_hopper, schedule, split
+    from kernel import plan, prefill_hopper, schedule, short, split
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
     constants = {"POSITIVE": True, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}
     return {
-        "schedule": _report(schedule.schedule, listed.schedule_constants, schedule.OPTIONS, 90),
+        "schedule": _report(schedule.schedule, listed.schedule_constants, listed.options(4), 90),
+        "short, listed": _report(short.short, listed.short_constants(True, "listed"), listed.options(4), 90),
         "prefill_hopper": _report(
-            prefill_hopper.prefill_hopper, constants, prefill_hopper.OPTIONS, 90, source_class=GluonASTSource
+            prefill_hopper.prefill_hopper, constants, listed.options(4), 90, source_class=GluonASTSource
         ),
-        "merge, listed": _report(split.merge, listed.merge_constants, plan.MERGE_OPTIONS, 90),
+        "merge, listed": _report(split.merge, listed.merge_constants, listed.options(1), 90),
     }
 
 

@@ -35,7 +35,7 @@ def test_a_hundred_shapes_compile_once():
         {"lengths": drawn, "padded_rows": 1500 if i == 50 else 1 + i % 16, "sm_scale": i / 7}
         for i, drawn in enumerate(shapes)
     ]
-    assert compiled_variants(cases)[-1] == len(["short", "short, many rows", "lone", "prefill", "merge"])
+    assert compiled_variants(cases)[-1] == len(["short", "short, all", "lone", "prefill", "merge"])
 
 
 def test_dtypes_and_layouts_are_the_only_variants():
