@@ -99,7 +99,7 @@ def test_layouts_keep_every_value(layout: str) -> None:
 
 
 @pytest.mark.parametrize("poison", POISONS)
-@pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if not pages.sparse])
+@pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if not pages.sparse and name != "no-pages"])
 def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) -> None:
     inputs = build(replace(RAGGED, pages=pages, poison=poison))
     dead = torch.ones(inputs.num_pages, dtype=torch.bool)
@@ -110,6 +110,22 @@ def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) ->
         holds = {"nan": cache.isnan(), "inf": cache.isinf(), "decoys": cache.abs() > 8}[poison]
         assert holds[dead].all() if poison != "decoys" else holds[dead].any(-1).all()
         assert not holds[~dead].any()
+
+
+def test_a_cache_without_pages_is_named_all_the_same() -> None:
+    inputs = build(replace(RAGGED, pages="no-pages"))
+    assert inputs.num_pages == 0
+    assert inputs.kv_indices.shape[0] == RAGGED.total_kv + RAGGED.spare_indices > 0
+    assert not live_pages(inputs).numel()
+
+
+def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:
+    inputs = build(Case(((1, 5, 12),), values="nonfinite-hidden"))
+    key = inputs.ckv_cache[inputs.kv_indices.long(), 0].double()
+    scores = inputs.q_nope.double() @ key.T
+    spoilt = torch.isneginf(key).any(-1)
+    assert spoilt.nonzero()[:, 0].tolist()[0] in range(8, 12) and spoilt.sum() == 1
+    assert torch.isneginf(scores[..., spoilt]).all() and scores[..., ~spoilt].isfinite().all()
 
 
 @pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if pages.sparse])

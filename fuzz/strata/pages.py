@@ -49,7 +49,7 @@ class Pages(Stratum):
     count(total, spare)                    num_pages
     sparse                                 few of many pages are touched: the rest of the cache stays zero
     front                                  pages of zeros before the cache, where wrapped offsets land
-    broken                                 some live slots name no page
+    broken                                 some live slots name no page: a quarter, and those past the last page
     shared                                 a page may be named by several positions, not only by its owner
     repeats                                among them positions of one request
     """
@@ -205,6 +205,14 @@ PAGES = {
         number=_permuted,
         count=lambda total, spare: (1 << 23) + 1 + total + spare,
         sparse=True,
+    ),
+    "no-pages": Pages(
+        doc="a cache of no pages: whatever a row names is outside it, and there is no last page to take instead",
+        source="F30; Triton PR #10427",
+        owner=_own,
+        number=_from_zero,
+        count=lambda total, spare: 0,
+        broken=True,
     ),
     "garbage": Pages(
         doc="a quarter of the live slots hold -1, INT_MIN, num_pages, INT_MAX: rows that see one are NaN, no others",

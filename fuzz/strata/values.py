@@ -247,6 +247,19 @@ def _signed_zeros_queries(rows: Rows) -> Pair:
     return q_nope, q_pe
 
 
+def _positive_queries(rows: Rows) -> Pair:
+    q_nope, q_pe = _queries(rows)
+    return q_nope.abs_(), q_pe
+
+
+def _hidden_keys(rows: Rows) -> Pair:
+    """-Inf in a column of the content of a key past an edge: against positive queries its score is -Inf."""
+    ckv, kpe = _keys(rows)
+    at = (_past_an_edge(rows) & _spoiled_request(rows)).nonzero()[:, 0]
+    ckv[at, rows.of_request("spoiled column", CKV_DIM)[at]] = float("-inf")
+    return ckv, kpe
+
+
 def _spoil_keys(chosen: Callable[[Rows], torch.Tensor]) -> Callable[[Rows], Pair]:
     """Bell-shaped keys; one column of the chosen ones is NaN, +Inf or -Inf."""
 
@@ -427,6 +440,14 @@ VALUES = {
         source="F03, F05; FlashInfer #941, flash-attention #2374",
         queries=_queries,
         keys=_spoil_keys(_past_an_edge),
+        finite=False,
+        contained=True,
+    ),
+    "nonfinite-hidden": Values(
+        doc="-Inf in the key just past a row's edge, and so is its score: weight 0, while 0 * Inf spoils other rows",
+        source="F03; flash-attention #1745",
+        queries=_positive_queries,
+        keys=_hidden_keys,
         finite=False,
         contained=True,
     ),
