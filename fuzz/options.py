@@ -15,6 +15,8 @@ from typing import Any
 
 from fuzz.claims import CLAIMS, OURS, Claim
 
+# The tools of compute-sanitizer, each a check of that name (`fuzz.sanitizer`).
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DEFAULT_KERNEL = OURS
 DEFAULT_OUT = Path("fuzz-results")
 DEFAULT_MAX_TIME = 120.0
@@ -52,6 +54,7 @@ class Options:
     seed: int | None = None
     device: str = "auto"
     sandbox: str = "auto"
+    sanitize: str | None = None
     strata: tuple[str, ...] = ()
     max_failures: int | None = None
     shard: Shard = WHOLE
@@ -69,6 +72,11 @@ class Options:
         if self.contract is not None:
             return Claim(self.contract, self.without, profile)
         return Claim(known.contract, tuple(dict.fromkeys(known.without + self.without)), profile)
+
+    @property
+    def subject(self) -> str:
+        """What failures are remembered of: the kernel, and the tool that it runs under."""
+        return self.kernel if self.sanitize is None else f"{self.kernel} under {self.sanitize}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for run.json and for xdist's workers."""
@@ -196,6 +204,12 @@ TABLE = (
         "WHEN",
         one_of("auto", "always", "never"),
         "run the kernel in a child process, so that a crash or hang is a failure of one case (auto: if it is not ours)",
+    ),
+    Option(
+        "--sanitize",
+        "TOOL",
+        one_of(*SANITIZERS),
+        f"run small cases under this tool of NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}",
     ),
     Option("--strata", "NAME,...", names, "draw these strata only"),
     Option("--max-failures", "N", positive, "stop after this many different failures"),

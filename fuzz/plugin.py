@@ -30,6 +30,7 @@ from fuzz.names import check_packages
 from fuzz.options import DEFAULT_MAX_TIME, TABLE, WHOLE, Options, UsageError, add_options, given
 from fuzz.progress import open_display, ratio_text, terminal_stream
 from fuzz.run import SUITE, Run
+from fuzz.sanitizer import tool
 from fuzz.summary import replay_command, write_results
 from fuzz.totals import Totals
 from fuzz.watch import Watch
@@ -112,6 +113,8 @@ def _configure_controller(config: pytest.Config, values: dict[str, Any]) -> None
     options = Options(**values)
     gpus = machine.visible_gpus()
     device = machine.choose_device(options.device, gpus)
+    if options.sanitize:
+        tool.require(options.sanitize, device)
     config.stash[_machine] = device, gpus
     if not config.option.numprocesses and device == "cpu":
         machine.prepare_worker(device, gpus, 0)
@@ -210,6 +213,7 @@ class Controller:
             "--max-cases": options.max_cases,
             "--seed": run.seed,
             "--device": run.device,
+            "--sanitize": options.sanitize,
             "--strata": ",".join(options.strata) or None,
             "--max-failures": options.max_failures,
             "--shard": options.shard if options.shard != WHOLE else None,

@@ -95,7 +95,7 @@ class Worker:
         self._journal = Journal(run.journals, name)
         self._found = Journal(run.journals, f"{name}{FOUND}")
         self._known = Totals(run.journals, f"*{FOUND}")
-        self._recall = Recall(run.options.kernel, database())
+        self._recall = Recall(run.options.subject, database())
         self._kinds: set[tuple[str, frozenset[str]]] = set()
         self._discoveries: list[Discovery] = []
         self._news = False  # whether there is one that no search was tried for
@@ -207,14 +207,18 @@ class Worker:
                 history.append(outcome)
             outcomes.setdefault(_key(event["case"]), outcome)
             _guide(outcome)
-            for failing in outcome.failing.values():
-                self.failing.setdefault(failing.check, failing)
-                if (failing.kind, failing.traits) not in self._kinds:
-                    self._kinds.add((failing.kind, failing.traits))
-                    self._discoveries.append(Discovery(unit, outcomes, failing))
-                    self._news = True
+            self._note(outcome, unit, outcomes)
 
         explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=False)
+
+    def _note(self, outcome: Outcome, unit: Unit, outcomes: Outcomes) -> None:
+        """Keep what is new of the failures of a case, to be searched."""
+        for failing in outcome.failing.values():
+            self.failing.setdefault(failing.check, failing)
+            if (failing.kind, failing.traits) not in self._kinds:
+                self._kinds.add((failing.kind, failing.traits))
+                self._discoveries.append(Discovery(unit, outcomes, failing))
+                self._news = True
 
     def _left_by(self, unit: Unit) -> list[Outcome]:
         """What dead workers had found in a unit. A case that one was in is not run again: that killed it."""
