@@ -159,6 +159,7 @@ def test_a_usual_mistake_is_named(run, looks):
         on_output(torch.randn_like),
         on_lse(lambda lse: lse + 1),
         on_lse(lambda lse: torch.full_like(lse, math.nan)),
+        on_lse(lambda lse: torch.full_like(lse, -math.inf)),
         on_output(lambda output: torch.full_like(output, math.inf)),
         scaled(lambda scale: 1.1 * scale),
     ],

@@ -207,7 +207,7 @@ def _as_another_lse(look: _Look) -> Iterator[str]:
         return
     low, high = lse_interval(look.truth)
     natural = look.given.double() / math.log(2)
-    spare = CONVERSION * natural.abs()
+    spare = CONVERSION * natural.abs().nan_to_num(0.0, posinf=0.0)
     if look.fits(((natural >= low - spare) & (natural <= high + spare)).all(-1)):
         yield "the natural logarithm (ln instead of log2)"
     rows, heads = look.result.shape
