@@ -28,8 +28,8 @@ LONGEST = 131_072
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
-    "single": 9, "ragged": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3, "many-requests": 1,
-    "long-context": 2, "huge-q": 1,
+    "single": 9, "ragged": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3, "many-requests": 4,
+    "long-context": 2, "huge-q": 8,
 }  # fmt: skip
 # parts of the budget that a case may use: most are cheap
 _PARTS = (8, 8, 4, 4, 2, 1)
