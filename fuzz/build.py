@@ -129,7 +129,7 @@ class _Table:
         indices = torch.cat((page, garbage(case.spare_indices, num_pages, index_dtype, page.device)))
         if kind.broken:
             broken = (below(key(seed, "broken"), positions.counter, 4) == 0) | (page >= num_pages)
-            indices[:total][broken] = garbage(int(broken.sum()), num_pages, index_dtype, page.device)
+            indices[:total][broken] = kind.absent(int(broken.sum()), num_pages, index_dtype, page.device)
             owner, page = owner[~broken], page[~broken]
         if kind.shared:
             owner = owner.unique()

@@ -112,6 +112,12 @@ def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) ->
         assert not holds[~dead].any()
 
 
+def test_what_names_no_page_may_be_the_first_id_past_the_cache() -> None:
+    inputs = build(replace(RAGGED, pages="just-past", spare_indices=0))
+    absent = inputs.kv_indices[inputs.kv_indices >= inputs.num_pages]
+    assert absent.numel() and (absent == inputs.num_pages).all() and (inputs.kv_indices >= 0).all()
+
+
 def test_a_cache_without_pages_is_named_all_the_same() -> None:
     inputs = build(replace(RAGGED, pages="no-pages"))
     assert inputs.num_pages == 0
@@ -121,11 +127,12 @@ def test_a_cache_without_pages_is_named_all_the_same() -> None:
 
 def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:
     inputs = build(Case(((1, 5, 12),), values="nonfinite-hidden"))
-    key = inputs.ckv_cache[inputs.kv_indices.long(), 0].double()
-    scores = inputs.q_nope.double() @ key.T
-    spoilt = torch.isneginf(key).any(-1)
-    assert spoilt.nonzero()[:, 0].tolist()[0] in range(8, 12) and spoilt.sum() == 1
-    assert torch.isneginf(scores[..., spoilt]).all() and scores[..., ~spoilt].isfinite().all()
+    pages = inputs.kv_indices.long()
+    content, rotary = inputs.ckv_cache[pages, 0].double(), inputs.kpe_cache[pages, 0].double()
+    scores = inputs.q_nope.double() @ content.T + inputs.q_pe.double() @ rotary.T
+    hidden = torch.isneginf(content).any(-1)
+    assert torch.equal(hidden, torch.isneginf(rotary).any(-1)) and hidden.any()
+    assert torch.isneginf(scores[..., hidden]).all() and scores[..., ~hidden].isfinite().all()
 
 
 @pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if pages.sparse])

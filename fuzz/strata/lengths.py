@@ -17,7 +17,7 @@ BLOCKS = (64, 16, 32, 128)
 # a tile of the kernels at hand is 4 queries times 64 keys
 TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
-# keys per query in a chunk of a split request: what our kernel takes in the interpreter, and on a GPU
+# keys per query in a chunk of split-KV: edges of those of kernels at hand, in the interpreter and on GPUs
 CHUNKS = (128, 512)
 MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
 CROWD = 128

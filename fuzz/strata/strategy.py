@@ -130,6 +130,7 @@ _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8
 # what a stratum has to say, it says together with these: half of its cases have one of them in that family
 _TOGETHER = {
     "lengths:tiny": ("indptr:kv-past-end",),  # claims more keys than there are in the batch
+    "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
     "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
     "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
     "pages:garbage": ("index_dtype:int64", "index_dtype:int64-indices"),  # ids that name a page when cut to 32 bits

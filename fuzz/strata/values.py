@@ -249,14 +249,16 @@ def _signed_zeros_queries(rows: Rows) -> Pair:
 
 def _positive_queries(rows: Rows) -> Pair:
     q_nope, q_pe = _queries(rows)
-    return q_nope.abs_(), q_pe
+    return q_nope.abs_(), q_pe.abs_()
 
 
 def _hidden_keys(rows: Rows) -> Pair:
-    """-Inf in a column of the content of a key past an edge: against positive queries its score is -Inf."""
+    """-Inf in a column of each part of a key past an edge, or of all: against positive queries a score of -Inf."""
     ckv, kpe = _keys(rows)
-    at = (_past_an_edge(rows) & _spoiled_request(rows)).nonzero()[:, 0]
-    ckv[at, rows.of_request("spoiled column", CKV_DIM)[at]] = float("-inf")
+    chosen = _past_an_edge(rows) | (rows.of_request("spoiled keys", 2) == 1)
+    at = (chosen & _spoiled_request(rows)).nonzero()[:, 0]
+    for part in (ckv, kpe):
+        part[at, rows.of_request("spoiled column", part.shape[1])[at]] = float("-inf")
     return ckv, kpe
 
 
@@ -444,7 +446,7 @@ VALUES = {
         contained=True,
     ),
     "nonfinite-hidden": Values(
-        doc="-Inf in the key just past a row's edge, and so is its score: weight 0, while 0 * Inf spoils other rows",
+        doc="-Inf in the key past a row's edge, or in all, and so is the score: weight 0, but 0 * Inf spoils others",
         source="F03; flash-attention #1745",
         queries=_positive_queries,
         keys=_hidden_keys,
