@@ -78,6 +78,6 @@ def test_a_run_finds_it_dumps_it_and_replays_it(tmp_path):
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
     [failure] = said["failures"]
     assert failure["check"] == "memcheck" and failure["bucket"].startswith("memcheck-global-read"), said["failures"]
-    assert said["checks"]["memcheck"]["cases"] > said["checks"]["memcheck"]["failed"] >= 1 and not said["errors"]
+    assert said["checks"]["memcheck"]["cases"] >= said["checks"]["memcheck"]["failed"] >= 1 and not said["errors"]
     again = fuzz("replay", str(tmp_path / "out" / failure["path"]))
     assert again.returncode == 1 and again.stdout.startswith("FAILED memcheck-global-read"), again.stdout + again.stderr

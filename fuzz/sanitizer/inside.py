@@ -25,8 +25,8 @@ from fuzz.target import Target, load
 from fuzz.tensorfile import write_tensors
 
 REQUEST, JOURNAL, OBSERVED = "request.json", "batch", "observed.safetensors"
-# Events of the journal: how the batch began or why it could not, and a case that begins, ends, or made the judge fail.
-READY, REFUSED, BEGINS, ENDS, BROKEN = "ready", "refused", "begins", "ends", "broken"
+# Events of the journal: the process has started, or cannot do it; a case begins, has ended, or made the judge fail.
+STARTED, REFUSED, BEGINS, ENDS, BROKEN = "started", "refused", "begins", "ends", "broken"
 
 _LOOKING = 0.5  # seconds between looks at whether the parent still runs
 
@@ -38,6 +38,7 @@ def main(directory: Path) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     asked = json.loads((directory / REQUEST).read_text())
     journal = Journal(directory, JOURNAL)
+    journal.write(STARTED, pid=os.getpid())
     try:
         target = Exact(load(asked["kernel"], asked["profile"]), torch.device(asked["device"]))
     except UsageError as error:
@@ -45,7 +46,6 @@ def main(directory: Path) -> None:
         return
     torch.set_num_threads(1)
     torch.zeros(1, device=target.device)  # so that there is a context to look at, whatever the kernel does
-    journal.write(READY)
     last = time.monotonic() + asked["seconds"]
     if asked["until"] is not None:
         last = min(last, asked["until"])

@@ -20,8 +20,8 @@ from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.journal import Event, number, read, write_json
-from fuzz.options import UsageError
 from fuzz.sandbox.nursery import die_with
+from fuzz.options import UsageError
 from fuzz.sandbox.tail import Tail
 from fuzz.sanitizer import inside, tool
 from fuzz.sanitizer.log import Report, parse
@@ -245,12 +245,12 @@ class _Process:
         seen, changed = 0, time.monotonic()
         while self._process.poll() is None:
             time.sleep(_POLL)
-            now, events = time.monotonic(), len(self.events())
-            if events > seen:
-                seen, changed = events, now
+            now, events = time.monotonic(), self.events()
+            if len(events) > seen:
+                seen, changed = len(events), now
             if now > until:
                 return _OUT_OF_TIME
-            if now - changed > (_PATIENCE if seen else _STARTING):
+            if now - changed > (_PATIENCE if any(event["event"] == inside.BEGINS for event in events) else _STARTING):
                 return _HUNG
         return _BY_ITSELF
 
@@ -259,6 +259,11 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for pid in (event["pid"] for event in self.events() if event["event"] == inside.STARTED):
+            # The tool may have started it in a group of its own. Its number may be another's by now.
+            with contextlib.suppress(OSError):
+                if str(self._place) in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
 
     def death(self, ended: str) -> Finding | None:
         """What the check `alive` says of the case that it was in; None where it was not its fault."""
