@@ -21,6 +21,8 @@ _OPTIONAL = {
     "playwright": "the report in a real browser",
     "flashinfer_bench": "FlashInfer-Bench's own data model",
     "coverage": "lines of kernel/ in the report",
+    "ray": "runs on a cluster (the extra mla-fuzz[cluster])",
+    "redis": "a corpus that machines share (the same extra)",
 }
 # A sanitizer of Triton's, as TRITON_INSTRUMENTATION_MODE names it -> the pass that compiles it in; docs/sanitizers.md.
 _INSTRUMENTATION = {"consan": "add_concurrency_sanitizer", "fpsan": "add_fp_sanitizer"}

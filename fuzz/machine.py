@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import MutableMapping
@@ -14,6 +16,7 @@ from fuzz.options import UsageError
 # A case keeps a core busy, building operands and judging results, and the GPU hardly: as many processes as cores, as
 # far as their CUDA contexts leave the GPU's memory to the cases.
 WORKERS_PER_GPU = 16
+_PR_SET_PDEATHSIG = 1
 LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
 
 
@@ -65,6 +68,13 @@ def prepare_worker(device: str, gpus: list[str], index: int, environ: MutableMap
     else:
         environ["CUDA_VISIBLE_DEVICES"] = ""
         environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent, whose number is given, dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it is dead already
 
 
 def process_start() -> float:

@@ -95,7 +95,7 @@ class Worker:
         self._journal = Journal(run.journals, name)
         self._found = Journal(run.journals, f"{name}{FOUND}")
         self._known = Totals(run.journals, f"*{FOUND}")
-        self._recall = Recall(run.options.subject, database())
+        self._recall = Recall(run.options.subject, database(run.options.database, self._warn))
         self._kinds: set[tuple[str, frozenset[str]]] = set()
         self._discoveries: list[Discovery] = []
         self._news = False  # whether there is one that no search was tried for
@@ -114,6 +114,9 @@ class Worker:
     def tell(self, device: str, versions: dict[str, str], strata: dict[str, str]) -> None:
         """Write down what this worker runs on, and all strata, each with the reason why it is never drawn or ""."""
         self._journal.write("device", device=device, versions=versions, strata=strata)
+
+    def _warn(self, message: str) -> None:
+        self._journal.write("warning", message=message)
 
     def work(
         self,
@@ -221,7 +224,8 @@ class Worker:
                 self._news = True
 
     def _left_by(self, unit: Unit) -> list[Outcome]:
-        """What dead workers had found in a unit. A case that one was in is not run again: that killed it."""
+        """What dead workers had found in a unit. A case that one was in is not run again: that killed it,
+        unless the worker was lost for another reason."""
         left: list[Outcome] = []
         for worker in unit.died:
             case: Event | None = None
@@ -232,6 +236,9 @@ class Worker:
                         left.append(Outcome({}, {}))
                 elif event["event"] == "verdict" and case is not None:
                     left[-1] = Outcome.of(case, event["ran"], event["findings"])
+                    case = None
+                elif event["event"] == "lost" and case is not None:
+                    left.pop()
         return left
 
     def _execute(self, event: Event, unit: Unit | None, phase: str, judge: Callable[[], Verdict]) -> Outcome:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import fuzz.cluster.command
+import fuzz.cluster.plan
 import fuzz.run
 
 TEST = """
@@ -87,6 +89,8 @@ def main() -> None:
         (suite / "test_kernel.py").write_text(TEST)
         os.environ["PRETENDED_SUITE"] = str(suite)
     fuzz.run.SUITE = Path(os.environ["PRETENDED_SUITE"])
+    fuzz.cluster.command.PROGRAM = (str(Path(__file__).resolve()),)
+    fuzz.cluster.plan.LEAST_UNITS = int(os.environ.get("PRETENDED_UNITS", 8))
 
 
 main()

@@ -20,7 +20,7 @@ from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.journal import Event, number, read, write_json
-from fuzz.sandbox.nursery import die_with
+from fuzz.machine import die_with
 from fuzz.options import UsageError
 from fuzz.sandbox.tail import Tail
 from fuzz.sanitizer import inside, tool
