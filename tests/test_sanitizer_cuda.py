@@ -19,7 +19,7 @@ from tests.test_plugin import environment
 
 ROOT = Path(__file__).parent.parent
 KERNELS = str(Path(__file__).parent / "misbehaving_cuda.py")
-HARMLESS, HARMFUL = Case(((1, 3, 9),)), Case(((1, 3, 70),))
+HARMLESS, HARMFUL = Case(((1, 3, 9), (1, 3, 70))), Case(((1, 3, 70),))
 PLANTED = {
     "memcheck": ("reads_past_the_end", "global-read"),
     "racecheck": ("races", "race"),

@@ -59,6 +59,7 @@ def command(program: str, tool: str, log: Path, arguments: list[str]) -> list[st
         *("--log-file", str(log)),
         *("--launch-timeout", str(_CONNECTING)),
         *("--max-connections", "100"),  # for several of them at the same time
+        *("--target-processes", "application-only"),  # not the compilers that it starts
         *("--print-limit", str(_MOST_PRINTED)),
         *("--show-backtrace", "no"),
         *_OPTIONS[tool],
