@@ -46,7 +46,13 @@ def test_plain_torch_keeps_what_it_claims_on_finite_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "package"), [("flashinfer_mla", "flashinfer"), ("sglang_extend", "sglang"), ("vllm_triton_mla", "vllm")]
+    ("adapter", "package"),
+    [
+        ("flashinfer_mla", "flashinfer"),
+        ("sglang_extend", "sglang"),
+        ("vllm_flash_mla", "vllm"),
+        ("vllm_triton_mla", "vllm"),
+    ],
 )
 def test_an_adapter_whose_package_is_absent_says_so(adapter, package):
     if importlib.util.find_spec(package):
@@ -163,6 +169,35 @@ def test_vllm_gets_a_sequence_for_each_query_row(installed, lengths, expected):
     torch.testing.assert_close(lse, golden_lse.float(), atol=1e-5, rtol=1e-6)
 
 
+def flash_attn_varlen_func(
+    q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None, dropout_p=0.0,
+    softmax_scale=None, causal=False, window_size=None, softcap=0.0, alibi_slopes=None, deterministic=False,
+    return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None, scheduler_metadata=None,
+    q_descale=None, k_descale=None, v_descale=None, num_splits=0, fa_version=2,
+):  # fmt: skip
+    """vLLM's function as its source has it, computing with the golden reference."""
+    assert causal and return_softmax_lse and fa_version == 3 and cu_seqlens_k is None
+    assert k.shape[1:] == (1, 1, 64) and v.shape[1:] == (1, 1, 512)
+    assert block_table.shape == (len(seqused_k), max_seqlen_k)
+    assert cu_seqlens_q.dtype == seqused_k.dtype == block_table.dtype == torch.int32 and cu_seqlens_q.is_contiguous()
+    assert max_seqlen_q == max(1, *cu_seqlens_q.diff().tolist()) and max_seqlen_k == max(seqused_k.tolist())
+    kv_indptr = indptr(seqused_k.tolist())
+    pages = torch.cat([row[:count] for row, count in zip(block_table, seqused_k.tolist(), strict=True)])
+    operands = q_v, q, v[:, :, 0], k[:, :, 0], cu_seqlens_q, kv_indptr, pages, softmax_scale
+    output, lse = float64.attention(Inputs(*operands))
+    return output.to(q.dtype), (lse * math.log(2)).float().T.contiguous()
+
+
+def test_vllm_gets_a_block_table_and_gives_an_lse_of_other_form(installed):
+    target = installed("vllm_flash_mla", "vllm.vllm_flash_attn", flash_attn_varlen_func=flash_attn_varlen_func)
+    assert target.profile.raw_maximum and not target.profile.denominator_from_rounded_p
+    inputs = make_inputs([(2, 5), (0, 3), (3, 9), (2, 0), (2, 1)])
+    output, lse = target(replace(inputs, qo_indptr=inputs.qo_indptr.long().repeat_interleave(2)[::2]))
+    golden, golden_lse = float64.attention(inputs)
+    assert torch.equal(output, golden.bfloat16()) and lse.shape == (9, 16)
+    torch.testing.assert_close(lse, golden_lse.float(), atol=1e-5, rtol=1e-6)
+
+
 def test_a_fused_cache_holds_the_pages_that_are_named_and_nan():
     inputs = make_inputs([(1, 3)])
     cache, slots = fused_cache(inputs.ckv_cache, inputs.kpe_cache, inputs.kv_indices)
@@ -178,9 +213,9 @@ def test_a_pool_of_millions_of_pages_is_cut_down_on_the_cpu():
     assert cache[0].isnan().all() and not cache[1:].any()
 
 
-@pytest.mark.parametrize("adapter", ["flashinfer_mla", "sglang_extend", "vllm_triton_mla"])
+@pytest.mark.parametrize("adapter", ["flashinfer_mla", "sglang_extend", "vllm_flash_mla", "vllm_triton_mla"])
 def test_the_package_itself_gives_what_the_definition_says(adapter):
-    package = {"flashinfer_mla": "flashinfer", "sglang_extend": "sglang", "vllm_triton_mla": "vllm"}[adapter]
+    package = adapter.partition("_")[0]
     pytest.importorskip(package, reason=f"the package {package} is not installed")
     if not torch.cuda.is_available():
         pytest.skip(f"{package} needs a GPU")
