@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fuzz.hits import hits
-from fuzz.options import TABLE, WHOLE
+from fuzz.options import TABLE, WHOLE, without_password
 from fuzz.progress import ratio_text
 from fuzz.run import Run
 from fuzz.summary import replay_command
@@ -33,7 +33,8 @@ def opening(run: Run, environ: Mapping[str, str]) -> list[str]:
     }
     set_by = [f"{option.variable}={environ[option.variable]}" for option in TABLE if environ.get(option.variable)]
     lines = ["mla-fuzz: " + " ".join(f"{flag} {value}" for flag, value in shown.items() if value is not None)]
-    return lines + [f"mla-fuzz: environment: {' '.join(set_by)}"] * bool(set_by)
+    lines += [f"mla-fuzz: environment: {' '.join(set_by)}"] * bool(set_by)
+    return [without_password(line) for line in lines]
 
 
 def title(totals: Totals) -> str:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from hypothesis.database import ExampleDatabase
 
-from fuzz.options import UsageError
+from fuzz.options import UsageError, without_password
 
 KEPT = timedelta(days=90)  # after the last run that asked for the cases of its kernel
 TIMEOUT = 2.0  # seconds
@@ -36,7 +36,7 @@ class Corpus(ExampleDatabase):
                 url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=Retry(NoBackoff(), 0)
             )
         except ValueError as error:
-            raise UsageError(f"--database {url}: {error}") from None
+            raise UsageError(f"--database {without_password(url)}: {error}") from None
         self._database = RedisExampleDatabase(client, expire_after=KEPT)
         self._away_until = 0.0
 
@@ -64,7 +64,7 @@ class Corpus(ExampleDatabase):
             yield time.monotonic() >= self._away_until
         except self._errors as error:
             self._away_until = time.monotonic() + PAUSE
-            self._warn(f"--database {self._url}: {error}; the run goes on without what other runs found")
+            self._warn(f"--database {without_password(self._url)}: {error}; the run goes on without what other runs found")
 
 
 def require() -> None:

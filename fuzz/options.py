@@ -130,6 +130,11 @@ def redis_url(text: str) -> str:
     return text
 
 
+def without_password(text: str) -> str:
+    """A text as it may be shown, if there are addresses in it."""
+    return re.sub(r"(rediss?://)[^\s/@]*@", r"\1...@", text)
+
+
 def names(text: str) -> tuple[str, ...]:
     """The names in a comma-separated list."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())

@@ -97,13 +97,18 @@ def continued(values: Mapping[str, Any], now: float) -> Run:
     run, _ = outdir.load(values["resume"])
     if (run.journals / CLUSTER).exists():
         raise UsageError(f"--resume {run.directory}: it was a run on a cluster; `python -m fuzz run` goes on with it")
+    check_options(values)
     return changed(run, _take_up(run), values, now)
+
+
+def check_options(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option that cannot be given with --resume."""
+    if fixed := [option.flag for option in ALL if option.field in values.keys() - _CHANGEABLE]:
+        raise UsageError(f"--resume {values['resume']}: {', '.join(fixed)} cannot change, the run keeps its options")
 
 
 def changed(run: Run, elapsed: float, values: Mapping[str, Any], now: float) -> Run:
     """A run that had lasted `elapsed` seconds, as it goes on; see `continued` for the others."""
-    if fixed := [option.flag for option in ALL if option.field in values.keys() - _CHANGEABLE]:
-        raise UsageError(f"--resume {run.directory}: {', '.join(fixed)} cannot change, the run keeps its options")
     most = values.get("max_failures", run.options.max_failures)
     options = replace(run.options, out=run.directory, max_failures=most)
     if "max_time" in values:

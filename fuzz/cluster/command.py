@@ -30,7 +30,7 @@ from fuzz.journal import Journal, write_json
 from fuzz.machine import die_with, process_start
 from fuzz.options import Options, UsageError
 from fuzz.progress import open_display, terminal_stream
-from fuzz.resume import CLUSTER, changed
+from fuzz.resume import CLUSTER, changed, check_options
 from fuzz.run import Run
 from fuzz.summary import write_results
 from fuzz.totals import Totals
@@ -137,6 +137,7 @@ class _Session:
             options, address = Options(**_kept(self.values)), self.values["ray"]
             directory = options.out
         else:
+            check_options(self.values)
             options = outdir.load(directory)[0].options
             address, plan = _load_plan(directory)
         if options.database:

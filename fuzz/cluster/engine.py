@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuzz.cluster.host import Host
-from fuzz.machine import WORKERS_PER_GPU
+from fuzz.machine import WORKERS_PER_GPU, choose_device
 from fuzz.options import UsageError
 
 LOCAL = "local"
@@ -44,22 +44,16 @@ class Engine:
         self._ray = ray
         _connect(ray, address)
         self._workers = workers
-        gpus = any(node["Resources"].get("GPU") for node in self._nodes())
-        if device == "cuda" and not gpus:
-            raise UsageError(f"--device cuda: no node of the Ray cluster {address} has a GPU")
-        self.device = "cuda" if gpus and device != "cpu" else "cpu"
-        self.processes = 1 if self.device == "cpu" else self._per_gpu(workers)
+        self.device = choose_device(device, ["GPU"] * any(node.get("GPU") for node in self._nodes()))
+        self.processes = processes(self._nodes(), self.device, workers)
         if not self.slots():
-            raise UsageError(f"--ray {address}: no node has {self._needs()}")
+            needs = f"{self.processes} CPU" + " and a GPU" * (self.device == "cuda")
+            raise UsageError(f"--ray {address}: no node has {needs}")
         self._host = ray.remote(num_cpus=self.processes, num_gpus=int(self.device == "cuda"), max_restarts=0)(Host)
 
     def slots(self) -> int:
         """How many hosts there is room for, now that some nodes may have come or gone."""
-        room = 0
-        for node in self._nodes():
-            here = int(node["Resources"].get("CPU", 0)) // self.processes
-            room += here if self.device == "cpu" else min(here, int(node["Resources"].get("GPU", 0)))
-        return room if self._workers is None else min(room, max(1, self._workers // self.processes))
+        return room(self._nodes(), self.device, self.processes, self._workers)
 
     def hire(self) -> Any:
         """A new host, as soon as a node has room for it."""
@@ -89,17 +83,29 @@ class Engine:
         """Leave the cluster; one that was made here ends."""
         self._ray.shutdown()
 
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
+    def _nodes(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
-    def _per_gpu(self, workers: int | None) -> int:
-        """Processes that share a GPU: as many as the node with the fewest cores for each has."""
-        nodes = [node["Resources"] for node in self._nodes() if node["Resources"].get("GPU")]
-        cores = min(int(node.get("CPU", 0) // node["GPU"]) for node in nodes)
-        return max(1, min(cores, WORKERS_PER_GPU, workers or WORKERS_PER_GPU))
 
-    def _needs(self) -> str:
-        return f"{self.processes} CPU" + " and a GPU" * (self.device == "cuda")
+def processes(nodes: Sequence[Mapping[str, float]], device: str, workers: int | None) -> int:
+    """Processes of a shard: one, or those that share a GPU, as many as the node has that has the fewest cores for each.
+
+    nodes    CPU and GPU of each
+    workers  the most processes in the cluster, or None
+    """
+    if device == "cpu":
+        return 1
+    cores = min(int(node.get("CPU", 0) // node["GPU"]) for node in nodes if node.get("GPU"))
+    return max(1, min(cores, WORKERS_PER_GPU, workers or WORKERS_PER_GPU))
+
+
+def room(nodes: Sequence[Mapping[str, float]], device: str, processes: int, workers: int | None) -> int:
+    """How many shards of so many processes the nodes can have at a time."""
+    there = 0
+    for node in nodes:
+        here = int(node.get("CPU", 0)) // processes
+        there += here if device == "cpu" else min(here, int(node.get("GPU", 0)))
+    return there if workers is None else min(there, max(1, workers // processes))
 
 
 def _connect(ray: Any, address: str) -> None:

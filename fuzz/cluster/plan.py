@@ -39,7 +39,8 @@ def divide(options: Options, slots: int, processes: int) -> Plan:
     if options.max_cases is None:
         return Plan(ENDLESS, ENDLESS * options.shard.count * most * CASES, processes)
     units = len(range(options.shard.index, -(-options.max_cases // CASES), options.shard.count))
-    size = min(max(-(-units // (2 * slots)), LEAST_UNITS * processes), most)
+    # two for each slot, if they are not too short or long, but one at least
+    size = min(max(-(-units // (2 * slots)), LEAST_UNITS * processes), -(-units // slots) or 1, most)
     return Plan(max(1, -(-units // size)), options.max_cases, processes)
 
 
