@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from fuzz.build import build
-from fuzz.case import Case, promises_needed
+from fuzz.case import Case, is_sparse, promises_needed
 from fuzz.checks.elsewhere import Elsewhere, home_of
 from fuzz.checks.finding import Finding, Verdict
 from fuzz.checks.hints import are_valid, hinted
@@ -22,8 +22,6 @@ from fuzz.checks.results import KernelRaised, call
 from fuzz.checks.rows import owns_rows, place
 from fuzz.checks.trial import Trial
 from fuzz.strata.indptr import INDPTRS
-from fuzz.strata.layouts import LAYOUTS
-from fuzz.strata.pages import PAGES
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
@@ -127,12 +125,11 @@ def _drawn(case: Case, contract: Set[str]) -> set[str]:
     """The invariance checks of a case: of those that its contract and its size allow, each one in `_RARITY` times."""
     if not INDPTRS[case.indptr].valid:
         return set()
-    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
     return {
         name
         for name, invariance in INVARIANCES.items()
         if invariance.promise in contract
-        and not (invariance.copies and is_sparse)
+        and not (invariance.copies and is_sparse(case))
         and _digest(f"{name} {case}") % _RARITY == 0
     }
 

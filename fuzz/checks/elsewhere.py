@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzz.case import Case
+from fuzz.case import Case, is_sparse
 from fuzz.checks.storage import copies, copy_of, take_over, tensors
-from fuzz.strata.layouts import LAYOUTS
-from fuzz.strata.pages import PAGES
 from fuzz.target import Target
 from kernel.contract import Inputs
 from reference.profile import Profile
@@ -22,8 +20,7 @@ _TILES = 64
 
 def home_of(case: Case, device: torch.device) -> torch.device:
     """Where the operands of a case are built and its results judged."""
-    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
-    return torch.device("cpu") if case.tiles <= _TILES and not is_sparse else device
+    return torch.device("cpu") if case.tiles <= _TILES and not is_sparse(case) else device
 
 
 @dataclass(frozen=True, slots=True)
