@@ -13,7 +13,7 @@ from fuzz.case import Case
 from fuzz.checks import CHECKS, judge
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.checks.numeric import expected_of
+from fuzz.checks.numeric import beyond_rounding, expected_of
 from fuzz.target import Target
 from kernel.contract import CONTRACTS
 from reference.bounds import interval
@@ -98,6 +98,16 @@ def test_one_ulp_beyond_the_interval_fails_and_its_edge_passes():
     message = failures(tampered(beyond))["output"]
     assert re.search(r"at \[1, 4, 100\], got .*, expected .*, allowed .* to .*, ratio 1\.\d", message)
     assert "row 1 is query 1 of 3 of request 0 and sees 69 of 70 keys" in message
+
+
+def test_an_element_at_the_end_of_its_interval_passes_however_close_to_the_bound_that_is():
+    inputs = build(CASE, DEVICE)
+    expected = expected_of(CASE, inputs)
+    for end in interval(expected, torch.bfloat16):
+        ratio = (beyond_rounding(end, expected.output) / expected.output_error)[ROW]
+        where = (ROW, *(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape)))
+        assert 0.99 < ratio.max() <= 1
+        assert failures(tampered(set_element(where, end[where])), CASE) == {}
 
 
 def test_one_wrong_element_in_a_million_fails():

@@ -27,15 +27,14 @@ class Snapshot:
     def changed(self, inputs: Inputs) -> Finding | None:
         """The first operand that holds something else now."""
         parts = {name: tensor[self._kept[name]] for name, tensor in tensors(inputs).items()}
-        differ = {name: bits(part) != bits(self._held[name]) for name, part in parts.items()}
-        name = _first_with_any(differ)
-        if name is None:
+        changes = {name: bits(part) ^ bits(self._held[name]) for name, part in parts.items()}
+        name, count = _first_with_any(changes)
+        if not count:
             return None
-        different = differ[name]
-        where = _first(different)
+        where = _first(changes[name])
         return Finding(
             "inputs-untouched",
-            f"{name} was changed by the call ({int(different.sum())} of {different.numel()} elements)",
+            f"{name} was changed by the call ({count} of {changes[name].numel()} elements)",
             where if self._kept[name] is ... else None,
             parts[name][where].item(),
             self._held[name][where].item(),
@@ -44,13 +43,11 @@ class Snapshot:
 
 def check_written(results: Results) -> Finding | None:
     missed = {name: unwritten(tensor) for name, tensor in results.named().items()}
-    name = _first_with_any(missed)
-    if name is None:
+    name, count = _first_with_any(missed)
+    if not count:
         return None
-    flags = missed[name]
-    return Finding(
-        "written", f"{int(flags.sum())} of {flags.numel()} elements of {name} were not written", _first(flags)
-    )
+    detail = f"{count} of {missed[name].numel()} elements of {name} were not written"
+    return Finding("written", detail, _first(missed[name]))
 
 
 def check_bounds(inputs: Inputs, results: Results) -> Finding | None:
@@ -80,10 +77,11 @@ def _named_pages(inputs: Inputs) -> torch.Tensor:
     return pages[(pages >= 0) & (pages < inputs.num_pages)].unique()
 
 
-def _first_with_any(flags: dict[str, torch.Tensor]) -> str | None:
-    """The name of the first tensor of flags in which any is set; a GPU is waited for once."""
-    found = torch.stack([tensor.any() for tensor in flags.values()]).tolist()
-    return next((name for name, any_set in zip(flags, found, strict=True) if any_set), None)
+def _first_with_any(flags: dict[str, torch.Tensor]) -> tuple[str, int]:
+    """The name of the first tensor with elements that are not zero, and how many; ("", 0) if there is none. A GPU is
+    waited for once."""
+    counts = torch.stack([tensor.count_nonzero() for tensor in flags.values()]).tolist()
+    return next((each for each in zip(flags, counts, strict=True) if each[1]), ("", 0))
 
 
 def _first(flags: torch.Tensor) -> tuple[int, ...]:
