@@ -118,6 +118,14 @@ def test_what_names_no_page_may_be_the_first_id_past_the_cache() -> None:
     assert absent.numel() and (absent == inputs.num_pages).all() and (inputs.kv_indices >= 0).all()
 
 
+@pytest.mark.parametrize("spare", [0, 1])
+def test_ids_of_64_bits_may_name_page_1_when_they_are_cut(spare: int) -> None:
+    inputs = build(Case(((1, 1, 40),), pages="aliases", index_dtype="int64", spare_pages=spare))
+    absent = inputs.kv_indices[(inputs.kv_indices < 0) | (inputs.kv_indices >= inputs.num_pages)]
+    assert absent.numel() and (absent.int() == 1).all()
+    assert absent.unique().tolist() == [(1 << 32) + 1 if inputs.num_pages % 2 else -(1 << 63) + 1]
+
+
 def test_a_cache_without_pages_is_named_all_the_same() -> None:
     inputs = build(replace(RAGGED, pages="no-pages"))
     assert inputs.num_pages == 0

@@ -28,8 +28,8 @@ LONGEST = 131_072
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
-    "single": 9, "ragged": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3, "many-requests": 4,
-    "long-context": 2, "huge-q": 8,
+    "single": 9, "ragged": 9, "masked-rows": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3,
+    "many-requests": 4, "long-context": 2, "huge-q": 8,
 }  # fmt: skip
 # parts of the budget that a case may use: most are cheap
 _PARTS = (8, 8, 4, 4, 2, 1)
@@ -190,7 +190,7 @@ def _splits(d: _Drawing) -> list[Run]:
     whole = [q_len * chunk * count for chunk in CHUNKS for count in (1, 2, 3, 17)]
     affordable = [kv_len for kv_len in whole if kv_len <= TILE_KEYS * (d.most - d.tiles)]
     kv_len = d.one_of(affordable) + d.one_of((1, 1, q_len, 0, -1))
-    requests = [(1, d.integer(1, 2), d.integer(CHUNKS[0] // 2, 2 * CHUNKS[0])) for _ in range(d.integer(1, 2))]
+    requests = [(1, d.one_of((1, 1, 2)), d.integer(CHUNKS[0] // 2, 2 * CHUNKS[0])) for _ in range(d.integer(1, 2))]
     requests.insert(d.integer(0, len(requests)), (1, q_len, kv_len))
     return requests
 

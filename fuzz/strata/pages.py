@@ -74,6 +74,13 @@ class Pages(Stratum):
     repeats: bool = False
 
 
+def _aliases(count: int, num_pages: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """One id for all, as a row that sees another one is lost whatever becomes of this."""
+    if dtype == torch.int32:
+        return torch.full((count,), INT_MIN + 1, device=device)
+    return torch.full((count,), 1 + (1 << 32 if num_pages % 2 else -(1 << 63)), device=device)
+
+
 def _own(positions: Positions, seed: int) -> torch.Tensor:
     return positions.arange()
 
@@ -216,6 +223,15 @@ PAGES = {
         count=_plain_count,
         broken=True,
         absent=lambda count, num_pages, dtype, device: torch.full((count,), num_pages, device=device),
+    ),
+    "aliases": Pages(
+        doc="a quarter of the live slots hold 2^32 + 1 or -2^63 + 1, page 1 when cut to 32 bits; in int32 -2^31 + 1",
+        source="F01, F04, F30",
+        owner=_own,
+        number=_permuted,
+        count=_plain_count,
+        broken=True,
+        absent=_aliases,
     ),
     "no-pages": Pages(
         doc="a cache of no pages: whatever a row names is outside it, and there is no last page to take instead",

@@ -133,7 +133,7 @@ _TOGETHER = {
     "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
     "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
     "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
-    "pages:garbage": ("index_dtype:int64", "index_dtype:int64-indices"),  # ids that name a page when cut to 32 bits
+    "pages:aliases": ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
     "values:power-of-two": ("scale:ln2",),
     "values:correlated": ("scale:ln2",),
 }
