@@ -95,15 +95,15 @@ def expected(
     for block in blocks(live, inputs.device):
         rows, operands = block.rows, float64.Operands(inputs, block)
         golden = float64.evaluate(operands)
-        scale, dtype = inputs.sm_scale, inputs.q_nope.dtype
-        roundings = [rounding_of(block.visible, scale, dtype, profile, constants, form) for form in forms]
+        of_block = (block.visible, block.shape[-1], inputs.sm_scale, inputs.q_nope.dtype, profile, constants)
+        roundings = [rounding_of(*of_block, form) for form in forms]
         bound, *narrow = _bounds(operands, golden, roundings, constants)
         result.output[rows], result.lse[rows] = golden.output, golden.lse
         result.output_error[rows], result.lse_error[rows] = bound.output_error, bound.lse_error
         result.void[rows], result.empty[rows] = bound.void, False
         result.contaminated[rows] = _contaminated(operands)
-        if bound.void.any():
-            hulls.append(_hull(operands, bound))
+        if bound.any_void:
+            hulls.append(_hull(operands, golden, bound))
         if result.output_error_lambda is not None and result.lse_error_lambda is not None:
             result.output_error_lambda[rows] = torch.minimum(narrow[0].output_error, bound.output_error)
             result.lse_error_lambda[rows] = torch.minimum(narrow[0].lse_error, bound.lse_error)
@@ -158,14 +158,15 @@ def _without_keys(inputs: Inputs, lam: float | None) -> Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The bound of one block; all but the first are [G, R, 16]."""
+    """The bound of one block, [G, R, 16], and what its envelope follows from."""
 
     output_error: Tensor  # [G, R, 16, 512]
     lse_error: Tensor
     void: Tensor
-    stretch: Tensor  # envelope: outputs leave the hull of the values by at most this times the largest |value|
-    lse_low: Tensor
-    lse_high: Tensor
+    any_void: bool
+    lse_rounding: Tensor  # the roundings of the lse itself
+    softmax: "_SoftmaxErrors"
+    rounding: Rounding
 
 
 def _bounds(
@@ -178,9 +179,10 @@ def _bounds(
     sums = _value_sums(operands, [weight for weight, _ in weights], torch.abs)
     squared = [potential.square_() for _, potential in weights[1:]]
     square, *squares = _value_sums(operands, [golden.weights, *squared], torch.square)
-    deviation = _deviation(golden, square)
+    deviation, magnitude = _deviation(golden, square), golden.output.abs()
     output_errors = [
-        _output_errors(golden, deviation, *each) for each in zip(errors, roundings, sums, [None, *squares], strict=True)
+        _output_errors(magnitude, deviation, *each)
+        for each in zip(errors, roundings, sums, [None, *squares], strict=True)
     ]
     return [_bound(golden, logits, *each, constants) for each in zip(errors, output_errors, roundings, strict=True)]
 
@@ -199,17 +201,11 @@ def _bound(
     lse_rounding = UNIT * (constants.log2 * (log_of_sum + 1) + 2 * log_of_sum + 3 * golden.lse.abs())
     lse_rounding += rounding.lse_top * top.abs()
     lse_error = softmax.shared / LN2 - torch.log2((1 - tau) * (1 - denominator)) + lse_rounding
-    lse_low = top - softmax.at_top / LN2 + torch.log2(1 - denominator) - lse_rounding
-    lse_high = top + softmax.worst[..., 0] / LN2 + rounding.log2_keys - torch.log2(1 - denominator)
-    r, g = rounding.p_unit + rounding.log2_keys.exp2() * (rounding.p_floor + FLUSHED), rounding.accumulation
-    return _Bound(
-        output_error=output_error.masked_fill_(void[..., None], math.inf),
-        lse_error=(lse_error * SLACK).masked_fill(void, math.inf),
-        void=void,
-        stretch=(((1 + r) * (1 + g) / (1 - denominator) - 1 + 2 * rounding.division) * SLACK).expand(void.shape),
-        lse_low=lse_low,
-        lse_high=lse_high + lse_rounding,
-    )
+    any_void = bool(void.any())
+    if any_void:
+        output_error.masked_fill_(void[..., None], math.inf)
+    lse_error = (lse_error * SLACK).masked_fill(void, math.inf)
+    return _Bound(output_error, lse_error, void, any_void, lse_rounding, softmax, rounding)
 
 
 class _Logits:
@@ -356,7 +352,7 @@ def _value_weights(
 
 
 def _output_errors(
-    golden: float64.Attention,
+    magnitude: Tensor,
     deviation: Tensor,
     errors: _SoftmaxErrors,
     rounding: Rounding,
@@ -365,8 +361,10 @@ def _output_errors(
 ) -> Tensor:
     """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void. The last two are overwritten.
 
-    error   the sum of |v| times the first of `_value_weights`
-    square  in the lambda form, the sum of v^2 times the square of the second
+    magnitude  |output|
+    deviation  of the values, see `_deviation`
+    error      the sum of |v| times the first of `_value_weights`
+    square     in the lambda form, the sum of v^2 times the square of the second
     """
     denominator = rounding.denominator[..., None]
     # Cauchy-Schwarz about the output, or the triangle inequality.
@@ -379,7 +377,7 @@ def _output_errors(
         of_output = of_output + bias
     remaining = (1 - errors.tau) * (1 - denominator)
     error *= SLACK * (1 + rounding.division) / remaining
-    error.addcmul_(golden.output.abs(), SLACK * (rounding.division + (1 + rounding.division) * of_output / remaining))
+    error.addcmul_(magnitude, SLACK * (rounding.division + (1 + rounding.division) * of_output / remaining))
     return error.add_(rounding.floor[..., None])
 
 
@@ -412,16 +410,22 @@ class _Hull:
     bounds: tuple[Tensor, Tensor, Tensor, Tensor]  # output low, high [V, 512], lse low, high [V]
 
 
-def _hull(operands: float64.Operands, bound: _Bound) -> _Hull:
-    block = operands.block
+def _hull(operands: float64.Operands, golden: float64.Attention, bound: _Bound) -> _Hull:
+    rows, void, rounding = operands.block.rows, bound.void, bound.rounding
+    denominator, division = rounding.denominator, rounding.division
+    r, g = rounding.p_unit + rounding.log2_keys.exp2() * (rounding.p_floor + FLUSHED), rounding.accumulation
+    # Outputs leave the hull of the values by at most this times the largest |value|.
+    stretch = (((1 + r) * (1 + g) / (1 - denominator) - 1 + 2 * division) * SLACK).expand(void.shape)
     least, greatest = _extreme_values(operands)
-    void = bound.void
     request, row, _ = void.nonzero(as_tuple=True)
     least, greatest = least[request, row], greatest[request, row]
-    slack = bound.stretch[void][:, None] * torch.maximum(least.abs(), greatest.abs()) + SMALLEST_NORMAL
-    index = block.rows[..., None] * NUM_HEADS + torch.arange(NUM_HEADS, device=void.device)
-    bounds = (least - slack, greatest + slack, bound.lse_low[void], bound.lse_high[void])
-    return _Hull(index[void], bounds)
+    slack = stretch[void][:, None] * torch.maximum(least.abs(), greatest.abs()) + SMALLEST_NORMAL
+
+    top, below, above = golden.scores.amax(-1), bound.softmax.at_top / LN2, bound.softmax.worst[..., 0] / LN2
+    lse_low = top - below + torch.log2(1 - denominator) - bound.lse_rounding
+    lse_high = top + above + rounding.log2_keys - torch.log2(1 - denominator) + bound.lse_rounding
+    index = rows[..., None] * NUM_HEADS + torch.arange(NUM_HEADS, device=void.device)
+    return _Hull(index[void], (least - slack, greatest + slack, lse_low[void], lse_high[void]))
 
 
 def _extreme_values(operands: float64.Operands) -> tuple[Tensor, Tensor]:

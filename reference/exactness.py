@@ -35,7 +35,8 @@ def exact_dots(query: Tensor, key: Tensor, size: Tensor, lanes: Tensor) -> Tenso
     if len(lanes) == 0:
         return torch.ones_like(size, dtype=torch.bool)
     probe = lanes[:PROBE]
-    if size.min() > LIMIT * quantum(query[..., probe]).max() * quantum(key[..., probe]).max():
+    at_most = quantum(torch.cat([query[..., probe], key[..., probe]], dim=1)).split([query.shape[1], key.shape[1]], 1)
+    if size.min() > LIMIT * at_most[0].max() * at_most[1].max():
         return None
     product = quantum(query[..., lanes])[:, :, None] * quantum(key[..., lanes])[:, None, :]
     return (size <= LIMIT * product) & (product >= SMALLEST_SUBNORMAL)
