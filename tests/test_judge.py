@@ -10,7 +10,7 @@ import fuzz.checks
 import kernel
 from fuzz.build import build
 from fuzz.case import Case
-from fuzz.checks import CHECKS, judge
+from fuzz.checks import CHECKS, judge, results
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
@@ -158,6 +158,21 @@ def test_scratch_that_is_read_unwritten_shows_whatever_hides_a_nan():
 
     assert failures(target(adds_scratch)).keys() == {"output", "empty-rows"}
     assert failures(target(compares_with_scratch)).keys() == {"lse", "empty-rows"}
+
+
+def test_an_operator_may_leave_some_of_its_results_undefined(monkeypatch):
+    """No operator of torch does on the CPU; FlashAttention-3 does, where a context is not split."""
+    dispatch = results._PoisonedAllocations.__torch_dispatch__
+
+    def leaves_one_undefined(mode, function, *rest):
+        if function is not torch.ops.aten.unbind.int:
+            return dispatch(mode, function, *rest)
+        return dispatch(mode, lambda *_, **__: [torch.ones(2), None], *rest)
+
+    monkeypatch.setattr(results._PoisonedAllocations, "__torch_dispatch__", leaves_one_undefined)
+    with results._PoisonedAllocations(scratch=False):
+        first, second = torch.zeros(2, 2).unbind()
+    assert first.tolist() == [1, 1] and not second.numel()
 
 
 def test_a_compiled_kernel_is_judged_compiled():
