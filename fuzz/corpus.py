@@ -64,7 +64,7 @@ class Corpus(ExampleDatabase):
             yield time.monotonic() >= self._away_until
         except self._errors as error:
             self._away_until = time.monotonic() + PAUSE
-            self._warn(f"--database {without_password(self._url)}: {error}; the run goes on without what other runs found")
+            self._warn(f"--database {without_password(self._url)}: {error}; the run goes on without its corpus")
 
 
 def require() -> None:

@@ -12,24 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.recall import Recall, database
 from fuzz.units import CASES
 from tests.redis_server import redis_server
 from tests.test_plugin import command, environment, events, run, summary
 
 LONGEST = 60.0  # seconds that any run here may take
 MEMORY = 80 << 20  # bytes of an object store: the least that Ray takes is 75 MB
-# Ray takes its node's address for localhost only with the first, and is quicker to see that a node is gone with others.
-SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# Without the first Ray has its driver look for a cluster on localhost at the machine's outer address.
+SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
-FIXED = {"PRETENDED_UNITS": "2", "PRETENDED_SECONDS": "0.02"}  # processes of the nodes have them from the cluster
+FIXED = {"PRETENDED_UNITS": "2", "PRETENDED_SECONDS": "0.015"}  # processes of the nodes have them from the cluster
 
 
 class Nodes:
     """A cluster: a head without cores, and nodes with one core each."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, scratch: Path) -> None:
+        """`scratch` is where the processes of the nodes have their temporary files."""
         from ray.cluster_utils import Cluster
 
+        self._scratch = scratch
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH}
         self._common = {"object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
         self._cluster = Cluster(initialize_head=True, head_node_args=head | self._common)
@@ -45,17 +48,24 @@ class Nodes:
     def add(self) -> None:
         self.nodes.append(self._cluster.add_node(num_cpus=1, **self._common))
 
+    def shards(self) -> list[str]:
+        """The directories of shards, and the processes that have them among their arguments."""
+        running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+        place = f"{self._scratch}/mla-fuzz-shard-"
+        return [line for line in running if place in line] + list(map(str, self._scratch.glob("mla-fuzz-shard-*")))
+
     def close(self) -> None:
         self._cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(tmp_path_factory) -> Iterator[Nodes]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'mla-fuzz[cluster]'")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (SETTINGS | FIXED).items():
+        scratch = tmp_path_factory.mktemp("scratch")
+        for name, value in (SETTINGS | FIXED | {"TMPDIR": str(scratch)}).items():
             patch.setenv(name, value)
-        cluster = Nodes(2)
+        cluster = Nodes(2, scratch)
         try:
             yield cluster
         finally:
@@ -107,17 +117,12 @@ def results(directory: Path, out: str) -> dict[int, list[str]]:
     return {unit: [told for _, told in sorted(cases)] for unit, cases in units.items()}
 
 
-def leftovers() -> list[str]:
-    """The processes of shards that are still there."""
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
-    return [line for line in found if "mla-fuzz-shard-" in line]
-
-
-def wait_until_gone() -> None:
+def assert_nothing_is_left(nodes: Nodes) -> None:
+    """Neither processes of shards nor their directories, after a moment."""
     until = time.monotonic() + 10
-    while leftovers() and time.monotonic() < until:
+    while found := nodes.shards():
+        assert time.monotonic() < until, found
         time.sleep(0.1)
-    assert leftovers() == []
 
 
 OPTIONS = ("--kernel", "wrong:run", "--seed", "5", "--max-cases", str(9 * CASES + 12))
@@ -149,7 +154,7 @@ def test_a_run_on_a_cluster_is_case_for_case_that_of_one_machine(nodes, tmp_path
     for failure in summary(tmp_path)["failures"]:
         assert (tmp_path / "out" / failure["path"] / "inputs.safetensors").exists()
     assert (tmp_path / "out" / "report.html").exists() and (tmp_path / "out" / "junit.xml").exists()
-    wait_until_gone()
+    assert_nothing_is_left(nodes)
 
 
 def test_the_shards_of_a_lost_node_go_on_elsewhere_and_nothing_is_lost_or_done_twice(nodes, tmp_path, alone):
@@ -162,13 +167,13 @@ def test_the_shards_of_a_lost_node_go_on_elsewhere_and_nothing_is_lost_or_done_t
     assert len(told["lost"]) == 1 and told["lost"][0]["case"].keys() == {"x", "y", "kind"}
     assert told["lost"][0]["why"].startswith("node ") and "was lost" in told["warnings"][0]
     assert told["errors"] == [] and told["unfinished"] == []
-    wait_until_gone()
+    assert_nothing_is_left(nodes)
 
 
 def test_a_driver_that_was_killed_goes_on(nodes, tmp_path, alone):
     with started(tmp_path, nodes, *OPTIONS, cases=70) as process:
         process.kill()
-    wait_until_gone()
+    assert_nothing_is_left(nodes)
     assert not (tmp_path / "out" / "summary.json").exists()
     before = len(events(tmp_path, "verdict"))
     refused = run(tmp_path, "run", "--resume", str(tmp_path / "out"), "--seed", "6", out="out", **SETTINGS)
@@ -200,7 +205,7 @@ def test_an_interrupted_run_ends_with_its_results_and_its_time_is_kept(nodes, tm
         assert process.wait(LONGEST) == 2, said(tmp_path)
     told = summary(tmp_path)
     assert told["stopped"] == "interrupted" and told["cases"] >= 20 and told["failures"] == []
-    wait_until_gone()
+    assert_nothing_is_left(nodes)
 
 
 def test_max_time_bounds_a_run_on_a_cluster(nodes, tmp_path):
@@ -222,37 +227,32 @@ def test_two_drivers_share_a_corpus_and_a_redis_that_dies_ends_neither(nodes, tm
         first, second = tmp_path / "first", tmp_path / "second"
         for directory in (first, second):
             directory.mkdir()
-        found = on_cluster(first, nodes, *OPTIONS[:4], "--max-cases", "64", "--database", url)
-        assert found.returncode == 1, found.stdout + found.stderr
-        assert not (first / ".hypothesis").exists()
-        limits = ("--kernel", "wrong:run", "--seed", "6", "--max-cases", "400", "--database", url, "--workers", "1")
+        corpus = Recall("wrong:run", database(url, pytest.fail))
+        known = {"x": 101, "y": 0, "kind": "a"}
+        corpus.remember("output", known)
+        corpus.remember("lse", {"x": 1, "y": 1, "kind": "b"})
+        limits = ("--kernel", "wrong:run", "--seed", "6", "--max-cases", "200", "--database", url, "--workers", "1")
         with started(first, nodes, *limits, cases=3) as one, started(second, nodes, *limits, cases=3) as other:
+            assert list(corpus.known()) == [("output", known)]  # the other one held, and is forgotten
             server.kill()
             assert (one.wait(LONGEST), other.wait(LONGEST)) == (1, 1), said(first) + said(second)
-    buckets = [failure["bucket"] for failure in summary(first)["failures"]]
     for directory in (first, second):
         told = summary(directory)
-        assert told["cases"] == 400 and [failure["bucket"] for failure in told["failures"]] == buckets
+        assert told["cases"] == 200 and not (directory / ".hypothesis").exists()
+        assert [failure["bucket"] for failure in told["failures"]] == ["lse-boundary+values-b", "output-interior"]
         tried = [event["case"] for event in events(directory, "case") if event["phase"] == "search"]
-        assert {"x": 101, "y": 0, "kind": "a"} in tried[:2]
+        assert known in tried[:2] and told["warnings"][0].startswith(f"--database {url}: ")
     assert results(first, "out") == results(second, "out")
 
 
-def test_a_cluster_that_dies_is_exit_status_2_and_leaves_what_was_found(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'mla-fuzz[cluster]'")
-    for name, value in (SETTINGS | FIXED).items():
-        monkeypatch.setenv(name, value)
-    cluster = Nodes(1)
-    try:
-        limits = ("--kernel", "right:run", "--max-time", "50s")
-        with started(tmp_path, cluster, *limits, cases=5, RAY_gcs_rpc_server_reconnect_timeout_s="2") as process:
-            cluster.close()
-            assert process.wait(LONGEST) == 2, said(tmp_path)
-    finally:
-        cluster.close()
+def test_a_cluster_that_dies_is_exit_status_2_and_leaves_what_was_found(nodes, tmp_path):
+    limits = ("--kernel", "right:run", "--max-time", "50s")
+    with started(tmp_path, nodes, *limits, cases=5, RAY_gcs_rpc_server_reconnect_timeout_s="2") as process:
+        nodes.close()  # for good: this is the last test that needs it
+        assert process.wait(LONGEST) == 2, said(tmp_path)
     told = summary(tmp_path)
     assert told["cases"] >= 5 and told["exit_status"] == 2 and told["errors"]
-    wait_until_gone()
+    assert_nothing_is_left(nodes)
 
 
 def test_an_address_where_no_cluster_is_ends_at_once(tmp_path):

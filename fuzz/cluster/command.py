@@ -55,6 +55,7 @@ def run(values: Mapping[str, Any], workers: str) -> int:
     """
     if importlib.util.find_spec("ray") is None:
         raise UsageError("--ray needs the package ray: pip install 'mla-fuzz[cluster]'")
+    started = process_start()
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -62,7 +63,7 @@ def run(values: Mapping[str, Any], workers: str) -> int:
         os.close(reading)
         die_with(parent)
         os.setpgid(0, 0)  # Ctrl-C is for the parent, which passes it on
-        _in_child(writing, lambda: _Session(values, workers, lambda: os.write(writing, _BEGAN)).work())
+        _in_child(writing, lambda: _Session(values, workers, started, lambda: os.write(writing, _BEGAN)).work())
     os.close(writing)
     with _passed_on(child):
         said = b"".join(iter(lambda: os.read(reading, 100), b""))
@@ -128,6 +129,7 @@ class _Session:
 
     values: Mapping[str, Any]
     workers: str
+    started: float
     began: Callable[[], object]
 
     def work(self) -> int:
@@ -152,14 +154,14 @@ class _Session:
             if plan is None:
                 stack.enter_context(outdir.occupied(directory, keep=True))
                 seed = secrets.randbits(63) if options.seed is None else options.seed
-                one = Run.begun(options, seed, engine.device, directory, process_start())
+                one = Run.begun(options, seed, engine.device, directory, self.started)
                 plan = divide(one.options, engine.slots(), engine.processes)
                 gathered = Gathered(one)
             else:
                 stack.enter_context(outdir.locked(directory))
                 one = outdir.load(directory)[0]
                 gathered = Gathered(one)
-                one = changed(one, gathered.take_up(), self.values, process_start())
+                one = changed(one, gathered.take_up(), self.values, self.started)
             one = dataclasses.replace(one, shards=engine.slots() * plan.processes)
             outdir.save(one)
             write_json(_plan_path(one.directory), dataclasses.asdict(plan) | {"ray": address})

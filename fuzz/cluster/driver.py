@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +56,11 @@ class Driver:
         self._dumps = Dumps(run)
         self._slots: dict[Any, Slot] = {}  # by the answer that is awaited
         self._waiting = deque(sorted(gathered.begun.keys() - gathered.done))
-        self._fresh = self._never_begun()
+        self._fresh = (shard for shard in range(plan.shards) if shard not in gathered.begun)
+        self._unbegun = plan.shards - len(gathered.begun)
         self._losses: Counter[int] = Counter()
         self._setbacks = 0
+        self._interrupted = False
         self._room = engine.slots()
         self._looked = self._dumped = self._heard = time.monotonic()
         self._kill_at = float("inf") if run.deadline is None else run.deadline + GRACE + LAST_GRACE
@@ -69,42 +71,47 @@ class Driver:
 
     def work(self) -> None:
         """Do shards until none is left or the run has to stop."""
+        signal.signal(signal.SIGTERM, self._interrupt)  # no exception: it might come between two lines of a journal
         try:
             while self._hire() or self._slots:
-                self._go_on()
-        except KeyboardInterrupt:
-            self._kill_at = time.monotonic() + INTERRUPT_SECONDS
-            self._stop("now", "interrupted")
-            while self._slots:
-                self._go_on()
+                for answer in self._engine.ready(self._slots, INTERVAL):
+                    self._hear(answer)
+                self._look(time.monotonic())
         finally:
             for slot in self._slots.values():
                 self._engine.fire(slot.host)
             self._display.close()
 
-    def _go_on(self) -> None:
-        for answer in self._engine.ready(self._slots, INTERVAL):
-            self._hear(answer)
-        self._look(time.monotonic())
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
 
     def _hire(self) -> bool:
-        """Hire a host for each shard that there is work and room for; returns whether there is work left."""
-        while self._may_begin() and len(self._slots) < self._room and (shard := self._next()) is not None:
-            self._waiting.appendleft(shard)
-            if sum(slot.shard is None for slot in self._slots.values()) >= len(self._waiting):
-                break  # they are waiting for hosts that were hired already
+        """Hire a host for each shard that nobody has, as far as there is room; returns whether there is one."""
+        left = len(self._waiting) + self._unbegun if self._may_begin() else 0
+        if not left:
+            self._dismiss()
+            return False
+        idle = sum(slot.shard is None for slot in self._slots.values())
+        for _ in range(min(left - idle, self._room - len(self._slots))):
             self._ask(Slot(self._engine.hire()), "where")
-        return self._may_begin() and bool(self._waiting)
+        return True
+
+    def _dismiss(self) -> None:
+        """Let the hosts go that have no shard."""
+        for answer, slot in list(self._slots.items()):
+            if slot.shard is None:
+                self._engine.fire(slot.host)
+                del self._slots[answer]
 
     def _may_begin(self) -> bool:
         deadline = self._run.deadline
         return self.stopped is None and (deadline is None or time.monotonic() < deadline - LEAST_SECONDS)
 
     def _next(self) -> int | None:
-        return self._waiting.popleft() if self._waiting else next(self._fresh, None)
-
-    def _never_begun(self) -> Iterator[int]:
-        return (shard for shard in range(self._plan.shards) if shard not in self._gathered.begun)
+        if self._waiting:
+            return self._waiting.popleft()
+        self._unbegun -= self._unbegun > 0
+        return next(self._fresh, None)
 
     def _ask(self, slot: Slot, question: str, *values: Any) -> None:
         slot.question = question
@@ -116,7 +123,7 @@ class Driver:
         try:
             value = self._engine.value(answer)
         except Lost as lost:
-            self._lose(slot, str(lost))
+            self._lose(slot, f"node {slot.node} was lost", str(lost))
             return
         self._heard = time.monotonic()
         if slot.question == "news":
@@ -159,20 +166,20 @@ class Driver:
             self._gathered.finish(slot.shard)
         elif news.stopped != "time limit" and self.stopped is None and not self._cannot_be_done():
             said = (news.said.strip().splitlines() or ["it said nothing"])[-1]
-            self._lose(slot, f"its run ended with status {news.ended}: {said}")
+            self._lose(slot, f"its run on {slot.node} ended with status {news.ended}", said)
             return
         self._begin(slot)
 
-    def _lose(self, slot: Slot, why: str) -> None:
+    def _lose(self, slot: Slot, what: str, why: str) -> None:
         """A host is gone, and its shard has to go elsewhere."""
         self._engine.fire(slot.host)
         self._setbacks += 1
         if self.stopped is not None:
             return
         if slot.shard is not None:
-            self._gathered.lose(slot.shard, f"node {slot.node} was lost")
+            self._gathered.lose(slot.shard, what)
             alone = part(self._run, self._plan, slot.shard)
-            self._gathered.write("warning", message=f"shard {alone.options.shard} was lost on {slot.node}: {why}")
+            self._gathered.write("warning", message=f"shard {alone.options.shard}: {what}: {why}")
             self._losses[slot.shard] += 1
             if self._losses[slot.shard] < MAX_ATTEMPTS:
                 self._waiting.append(slot.shard)
@@ -192,12 +199,9 @@ class Driver:
         """Begin nothing more, and let shards end: 'finish' after their searches, 'now' at once."""
         if self.stopped is None:
             self._gathered.write("stop", reason=reason)
-        for answer, slot in list(self._slots.items()):
-            if slot.shard is None:
-                self._engine.fire(slot.host)
-                del self._slots[answer]
-            else:
-                slot.host.stop.remote(when)
+        self._dismiss()
+        for slot in self._slots.values():
+            slot.host.stop.remote(when)
 
     def _look(self, now: float) -> None:
         """Show where the run is, and whether it has to stop."""
@@ -209,6 +213,10 @@ class Driver:
             self._dumped = now
         if now > self._looked + ROOM_SECONDS:
             self._room, self._looked = self._engine.slots(), now
+        if self._interrupted:
+            self._interrupted = False
+            self._kill_at = now + INTERRUPT_SECONDS
+            self._stop("now", "interrupted")
         if totals.stopped is None:
             if self._cannot_be_done():
                 self._stop("now", "error")

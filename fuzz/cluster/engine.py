@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ class Engine:
         """Those of the answers that have come, after some seconds at most."""
         answers = list(answers)
         if not answers:
+            time.sleep(seconds)
             return []
         self._ray.wait(answers, num_returns=1, timeout=seconds)
         return self._ray.wait(answers, num_returns=len(answers), timeout=0)[0]
@@ -117,7 +119,8 @@ def _connect(ray: Any, address: str) -> None:
         _require_listener(ray, address)
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise UsageError(f"--ray {address}: {str(error).strip().splitlines()[0]}") from error
+        hint = "" if "RAY_AUTH_MODE" in os.environ else " (where clusters have tokens, set RAY_AUTH_MODE=token)"
+        raise UsageError(f"--ray {address}: {str(error).strip().splitlines()[0]}{hint}") from error
 
 
 def _require_listener(ray: Any, address: str) -> None:

@@ -7,20 +7,23 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fuzz import outdir
+from fuzz.cluster.leash import STATUS
 from fuzz.journal import write_text
 from fuzz.run import Run
 
+_INTERVAL = 0.05
 _MOST_SAID = 2000  # characters of what a shard printed
 
 
@@ -66,7 +69,7 @@ class Host:
     """Does one shard at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._leash: int | None = None  # a pipe to it
         self._directory = Path()
         self._offsets: dict[str, int] = {}
         self._sent: set[str] = set()
@@ -89,21 +92,23 @@ class Host:
         self._sent = set()
         limit = [] if order.seconds is None else ["--max-time", f"{order.seconds:.2f}"]
         command = [*order.program, "run", "--resume", str(self._directory), "-n", str(order.processes), *limit]
+        far, self._leash = os.pipe()
         with (self._directory / "said").open("wb") as said:
-            self._process = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-m", "fuzz.cluster.leash", str(self._directory), sys.executable, *command],
-                stdin=subprocess.PIPE,
+                stdin=far,
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 env={name: value for name, value in os.environ.items() if not name.startswith("MLA_FUZZ_")},
+                check=True,
             )
+        os.close(far)
 
     def news(self, seconds: float) -> News:
         """What was written since the last call, after some seconds, or sooner if the shard ends."""
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        ended = self._process.poll()
+        until = time.monotonic() + seconds
+        while (ended := self._ended()) is None and time.monotonic() < until:
+            time.sleep(_INTERVAL)
         evidence = self._new_evidence()
         if evidence and ended is not None:
             ended = None  # there may be more of it
@@ -119,12 +124,20 @@ class Host:
 
     def drop(self) -> None:
         """Leave nothing of the shard."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait()
-            self._process = None
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._leash is not None:
+            os.close(self._leash)
+            self._leash = None
+
+    def _ended(self) -> int | None:
+        """The exit status of the shard, if it has ended; SIGKILL's if somebody killed the leash."""
+        assert self._leash is not None
+        with contextlib.suppress(FileNotFoundError):
+            return int((self._directory / STATUS).read_text())
+        try:
+            os.write(self._leash, b".")
+        except BrokenPipeError:
+            return -signal.SIGKILL
+        return None
 
     def _new_lines(self) -> Iterator[tuple[str, bytes]]:
         # in the order of fuzz.journal.Reader: what a worker wrote before its death is read after the line that tells it
