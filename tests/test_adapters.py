@@ -12,6 +12,8 @@ import torch
 import fuzz
 import fuzz.adapters
 from fuzz.adapters.fused import fused_cache
+from fuzz.build import build
+from fuzz.case import Case
 from fuzz.claims import CLAIMS
 from fuzz.options import Options, UsageError
 from fuzz.target import Target, load
@@ -178,6 +180,9 @@ def flash_attn_varlen_func(
     """vLLM's function as its source has it, computing with the golden reference."""
     assert causal and return_softmax_lse and fa_version == 3 and cu_seqlens_k is None
     assert k.shape[1:] == (1, 1, 64) and v.shape[1:] == (1, 1, 512)
+    for operand in (q, k, v, q_v):
+        assert operand.data_ptr() % 16 == 0 and not any(2 * stride % 16 for stride in operand.stride()[:-1])
+        assert operand.stride(-1) == 1
     assert block_table.shape == (len(seqused_k), max_seqlen_k)
     assert cu_seqlens_q.dtype == seqused_k.dtype == block_table.dtype == torch.int32 and cu_seqlens_q.is_contiguous()
     assert max_seqlen_q == max(1, *cu_seqlens_q.diff().tolist()) and max_seqlen_k == max(seqused_k.tolist())
@@ -196,6 +201,13 @@ def test_vllm_gets_a_block_table_and_gives_an_lse_of_other_form(installed):
     golden, golden_lse = float64.attention(inputs)
     assert torch.equal(output, golden.bfloat16()) and lse.shape == (9, 16)
     torch.testing.assert_close(lse, golden_lse.float(), atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["fused", "offset", "padded", "odd-strides", "transposed", "columns", "stepped"])
+def test_flash_attention_gets_no_operand_off_its_16_bytes(installed, layout):
+    target = installed("vllm_flash_mla", "vllm.vllm_flash_attn", flash_attn_varlen_func=flash_attn_varlen_func)
+    inputs = build(Case(lengths=((1, 3, 5),), layout=layout))
+    assert torch.equal(target(inputs)[0], float64.attention(inputs)[0].bfloat16())
 
 
 def test_a_fused_cache_holds_the_pages_that_are_named_and_nan():

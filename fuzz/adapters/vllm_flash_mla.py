@@ -8,6 +8,9 @@ The backend has pages of 16 tokens or more and plans on the device beforehand; h
 by itself, with as many splits as it likes. It keeps the maximum of the unscaled scores and is compiled with
 -use_fast_math: the numerics profile `fast-math`. Its LSE is a natural logarithm [16, total_q], which is multiplied by
 log2(e) and transposed here. A row of the mask without keys gives an output of zero, as its documentation says.
+
+It reads 16 bytes at a time, by TMA or not, and does not ask whether addresses and strides are multiples of that: other
+operands are copied here.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from itertools import pairwise
 
 import torch
 from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+_ALIGNMENT = 16  # bytes
 
 
 def run(
@@ -33,6 +38,7 @@ def run(
     longest_q, longest_k = (
         max((end - start for start, end in pairwise(offsets.tolist())), default=0) for offsets in (qo_indptr, kv_indptr)
     )
+    q_nope, q_pe, ckv_cache, kpe_cache = map(_aligned, (q_nope, q_pe, ckv_cache, kpe_cache))
     positions = kv_indptr[:-1, None] + torch.arange(longest_k, device=kv_indptr.device)
     output, lse = flash_attn_varlen_func(
         q=q_pe,
@@ -50,3 +56,11 @@ def run(
         fa_version=3,
     )
     return output, lse.T * math.log2(math.e)
+
+
+def _aligned(operand: torch.Tensor) -> torch.Tensor:
+    """The operand, or a contiguous copy where 16 bytes of it at a time cannot be read."""
+    steps = operand.data_ptr(), *(stride * operand.itemsize for stride in operand.stride()[:-1])
+    if operand.stride(-1) == 1 and not any(step % _ALIGNMENT for step in steps):
+        return operand
+    return operand.clone(memory_format=torch.contiguous_format)
