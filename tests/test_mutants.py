@@ -249,4 +249,7 @@ def test_rules_of_other_suites_judge_on_their_own_inputs(monkeypatch, tmp_path):
         report.outcomes.append(outcome)
     assert report.exit_status == 0
     report.write(tmp_path)
-    assert "| FlashMLA | 1 / 1 | accepted |" in (tmp_path / "rules.md").read_text()
+    page = (tmp_path / "rules.md").read_text()
+    assert "| FlashMLA | 1 / 1 | accepted |" in page
+    assert "| mutant | FlashInfer-Bench | SOL-ExecBench | KernelBench | FlashAttention, 2x |" in page
+    assert "| raises | killed | killed | killed | killed |" in page and "| right |" not in page
