@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fuzz.case import Case, is_sparse
-from fuzz.checks.storage import copies, copy_of, take_over, tensors
+from fuzz.checks.storage import copies, copy_of, take_over, tensors, wait_for
 from fuzz.target import Target
 from kernel.contract import Inputs
 from reference.profile import Profile
@@ -44,13 +44,10 @@ class Elsewhere:
         given = copy_of(inputs, self.device)
         offered = [buffer for buffer in (output, lse) if buffer is not None]
         buffers = copies(*offered, device=self.device)
+        wait_for([self.device])  # a kernel that runs on a stream of its own finds its operands, too
         results = self.target(given, *buffers)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        for here, there in zip(
-            [*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers], strict=True
-        ):
-            take_over(here, there)
+        wait_for([self.device])
+        take_over([*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers])
         back = {id(there): here for here, there in zip(offered, buffers, strict=True)}
         output, lse = (back.get(id(result), result if result is None else result.cpu()) for result in results)
         return output, lse
