@@ -18,7 +18,7 @@ from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
 EPILOG = """\
-Every option has an environment twin, shown in brackets; the command line wins. `pytest -n auto` takes the same options.
+Every option has an environment twin, shown in brackets; the command line wins. `pytest -n auto` takes all but --ray.
 Exit status: 0 nothing was found, 1 a failure was found, 2 the run could not be done, or ran no case."""
 
 

@@ -172,11 +172,10 @@ class _Session:
 def _drive(one: Run, plan: Plan, engine: Engine, gathered: Gathered, address: str) -> int:
     for line in console.opening(one, os.environ):
         print(line)
-    print(
-        f"mla-fuzz: --ray {address}: {engine.slots()} shards at a time, {plan.processes} workers each; shard I alone:"
-        f" {command(part(one, plan, 0)).replace('--shard 0/', '--shard I/')}",
-        flush=True,
-    )
+    first = part(one, plan, 0)
+    alone = command(first).replace(f"--shard {first.options.shard}", f"--shard I/{first.options.shard.count}")
+    at_a_time = f"{engine.slots()} shards at a time, {plan.processes} workers each"
+    print(f"mla-fuzz: --ray {address}: {at_a_time}; shard I alone: {alone}", flush=True)
     driver = Driver(one, plan, engine, gathered, open_display(one, terminal_stream()), PROGRAM)
     driver.work()
     totals = gathered.totals
