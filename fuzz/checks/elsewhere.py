@@ -6,6 +6,7 @@ The many small operations of a verdict on a small case cost a core less than the
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzz.case import Case, is_sparse
 from fuzz.checks.storage import copies, copy_of, take_over, tensors, wait_for
@@ -41,13 +42,15 @@ class Elsewhere:
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        given = copy_of(inputs, self.device)
         offered = [buffer for buffer in (output, lse) if buffer is not None]
-        buffers = copies(*offered, device=self.device)
-        wait_for([self.device])  # a kernel that runs on a stream of its own finds its operands, too
+        with _disable_current_modes():  # that which poisons the kernel's allocations would see every copy
+            given = copy_of(inputs, self.device)
+            buffers = copies(*offered, device=self.device)
+            wait_for([self.device])  # a kernel that runs on a stream of its own finds its operands, too
         results = self.target(given, *buffers)
-        wait_for([self.device])
-        take_over([*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers])
+        with _disable_current_modes():
+            wait_for([self.device])
+            take_over([*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers])
         back = {id(there): here for here, there in zip(offered, buffers, strict=True)}
         output, lse = (back.get(id(result), result if result is None else result.cpu()) for result in results)
         return output, lse
