@@ -1,6 +1,7 @@
 """What a run on a cluster is made of, without a cluster: its division, its hosts, what it gathers, its corpus."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -8,18 +9,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fuzz.cluster.engine import processes, room
+from fuzz.cluster.driver import Driver
+from fuzz.cluster.engine import Lost, processes, room
 from fuzz.cluster.gather import KNOWN, Gathered
 from fuzz.cluster.host import Host, News, Order
-from fuzz.cluster.plan import ENDLESS, LEAST_UNITS, MOST_UNITS, command, divide, part
+from fuzz.cluster.plan import ENDLESS, LEAST_UNITS, MOST_UNITS, Plan, command, divide, part
 from fuzz.options import Options, Shard, redis_url, without_password
 from fuzz.run import Run
 from fuzz.units import CASES
 from tests.redis_server import redis_server
 from tests.report_runs import CASE, FINDING
+from tests.test_plugin import run
 
 ROOT = Path(__file__).parent.parent
 
@@ -132,6 +136,87 @@ def test_a_shard_goes_on_elsewhere_with_its_journals_and_its_time(tmp_path):
     assert gathered.totals.cases == 2 and gathered.totals.elapsed == 32.0 and gathered.begun == {5: 1}
     gathered.finish(5)
     assert gathered.done == {5} and gathered.totals.unfinished() == []
+
+
+class PretendedEngine:
+    """Hosts that answer at once, but for `mute` ones that never do. A node that gets a shard of `deadly` is lost."""
+
+    def __init__(self, room: int, deadly: tuple[int, ...] = (), mute: int = 0) -> None:
+        self.room, self.deadly, self.mute = room, deadly, mute
+        self.answers: dict[object, object] = {}
+        self.at_work = 0
+
+    def slots(self) -> int:
+        return self.room
+
+    def hire(self) -> SimpleNamespace:
+        self.at_work += 1
+        self.mute -= 1
+        host = SimpleNamespace(mute=self.mute >= 0)
+        for question in ("where", "start", "news", "stop"):
+            setattr(host, question, SimpleNamespace(remote=functools.partial(self._ask, host, question)))
+        return host
+
+    def _ask(self, host: SimpleNamespace, question: str, *values) -> object:
+        if question == "start":
+            host.deadly = Run.from_json(values[0].run).options.shard.index in self.deadly
+        answer = object()
+        if question == "news" and host.deadly:
+            self.answers[answer] = Lost("the machine is gone")
+        elif question == "news":
+            self.answers[answer] = News({"r1-gw0.jsonl": lines(case(0, 1.0), verdict())}, {}, 0, "all cases done")
+        elif not host.mute:
+            self.answers[answer] = "there"
+        return answer
+
+    def fire(self, host: SimpleNamespace) -> None:
+        self.at_work -= 1
+
+    def ready(self, answers, seconds: float) -> list[object]:
+        return [answer for answer in answers if answer in self.answers]
+
+    def value(self, answer: object) -> object:
+        value = self.answers.pop(answer)
+        if isinstance(value, Lost):
+            raise value
+        return value
+
+
+def driven(directory: Path, engine: PretendedEngine, shards: int) -> tuple[Gathered, Driver]:
+    run = begun(directory, max_cases=shards * CASES)
+    gathered = Gathered(run)
+    display = SimpleNamespace(show=lambda totals: None, close=lambda: None)
+    driver = Driver(run, Plan(shards, shards * CASES, 1), engine, gathered, display, ())
+    before = signal.getsignal(signal.SIGTERM)
+    driver.work()
+    signal.signal(signal.SIGTERM, before)
+    assert engine.at_work == 0
+    return gathered, driver
+
+
+def test_a_shard_that_is_lost_again_and_again_is_given_up_and_the_others_are_done(tmp_path):
+    gathered, driver = driven(tmp_path, PretendedEngine(room=2, deadly=(1,)), shards=5)
+    assert gathered.done == {0, 2, 3, 4} and driver.stopped is None
+    (error,) = gathered.totals.errors
+    assert error["message"].startswith("shard 1/5 was lost 3 times; alone it is: python -m fuzz run --kernel kernel:run")
+    assert len(gathered.totals.warnings) == 1  # the same each time
+    assert "shard 1/5: node there was lost: the machine is gone" in gathered.totals.warnings
+
+
+def test_hosts_that_never_find_room_do_not_keep_a_run_from_its_end(tmp_path):
+    gathered, driver = driven(tmp_path, PretendedEngine(room=3, mute=2), shards=4)
+    assert gathered.done == {0, 1, 2, 3} and driver.stopped is None
+
+
+def test_a_cluster_on_which_nothing_runs_ends_the_run_with_an_error(tmp_path):
+    gathered, driver = driven(tmp_path, PretendedEngine(room=2, deadly=tuple(range(100))), shards=100)
+    assert gathered.done == set() and driver.stopped == "error"
+    assert "nothing runs on the cluster: the machine is gone" in [one["message"] for one in gathered.totals.errors]
+
+
+def test_pytest_takes_no_cluster(tmp_path):
+    ended = run(tmp_path, "pytest", "--ray", "local")
+    assert ended.returncode == 2 and "`python -m fuzz run` takes it" in ended.stderr
 
 
 @pytest.fixture
