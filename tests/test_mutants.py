@@ -147,7 +147,7 @@ BODIES = {
 
 def outcomes(planted: list[Planted], deadline: float = math.inf) -> dict[str, Outcome]:
     def work(one: Planted) -> Work:
-        return Work(attack, (one.changed, CASES, "cpu", 1, Budget(20, 3, 2)), 5)
+        return Work(attack, (one.changed, CASES, "cpu", 1, Budget(20, 3, 2)), 15)
 
     return {outcome.planted.name: outcome for outcome in run_all(planted, work, "cpu", 2, deadline)}
 
