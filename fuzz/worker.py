@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -124,7 +125,8 @@ class Worker:
         describe: Callable[[Any], Event],
         judge: Callable[[Any, frozenset[str]], Verdict],
         keep: Callable[[Any, str, Path], Verdict],
-        revive: Callable[[Event], Any],
+        revive: Callable[[Event, str], Any],
+        simplify: Callable[[Any, Callable[[Any], bool], float], None],
     ) -> None:
         """Try what earlier runs found, do units until none is left or the run has to stop, then what is left to search.
 
@@ -132,9 +134,11 @@ class Worker:
         describe  case -> its part of a journal line: case (JSON), strata, traits, size
         judge     case, checks that must be among those that run -> verdict
         keep      case, check that it failed, directory: make the directory, with the evidence of it -> verdict
-        revive    case (JSON) -> case; ValueError if it is none that may run
+        revive    case (JSON), check that it failed -> case; ValueError if it may not run, or the check is not made
+        simplify  case, whether another one fails alike, seconds: look for the smallest one so long
         """
-        self._strategy, self._describe, self._judge, self._keep, self._revive = strategy, describe, judge, keep, revive
+        self._strategy, self._describe, self._judge, self._keep = strategy, describe, judge, keep
+        self._revive, self._simplify = revive, simplify
         try:
             self._try_known()
             while unit := self._board.claim(self._name):
@@ -164,7 +168,7 @@ class Worker:
                 if time.monotonic() > limit:
                     return
                 try:
-                    case = self._revive(value)
+                    case = self._revive(value, check)
                 except ValueError:
                     continue  # of another version, or for another contract
                 errors = self._errors
@@ -294,7 +298,7 @@ class Worker:
                 smallest = self._smallest(discovery)
                 self._tell_shrunk(smallest, discovery.failing)
                 self._recall.remember(check, smallest.case)
-            self._keep_evidence(self._revive(smallest.case), check)
+            self._keep_evidence(self._revive(smallest.case, check), check)
             self._searching += time.monotonic() - now
 
     def _keep_evidence(self, case: Any, check: str) -> Outcome:
@@ -306,7 +310,8 @@ class Worker:
 
     def _smallest(self, discovery: Discovery) -> Failing:
         """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
-        and not in a way that is explained already."""
+        and not in a way that is explained already. Choices that depend on earlier ones keep it from the smallest case,
+        so the case itself is made smaller in the end."""
         unit, outcomes, check = discovery.unit, dict(discovery.outcomes), discovery.failing.check
         smallest = discovery.failing
         found = False
@@ -324,11 +329,9 @@ class Worker:
             outcome = outcomes[key]
             _guide(outcome)
             found = found or key == _key(discovery.failing.case)
-            failing = outcome.failing.get(check)
-            if not found or failing is None or failing.kind != discovery.failing.kind:
+            failing = self._alike(outcome, discovery)
+            if not found or failing is None:
                 return
-            if failing.traits != discovery.failing.traits and self._known.explained(failing):
-                return  # another failure, and a known one: do not slip into it
             smallest = min(smallest, failing, key=lambda one: one.size)
             raise failure_of(check)
 
@@ -336,7 +339,32 @@ class Worker:
             explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=True)
         except (SearchEnded, failure_of(check)):
             pass
+        return self._simplest(discovery, smallest, limit)
+
+    def _simplest(self, discovery: Discovery, smallest: Failing, limit: float) -> Failing:
+        """Make a failing case of a discovery smaller, field by field, as far as it goes until the time `limit`."""
+        check = discovery.failing.check
+
+        def fails(case: Any) -> bool:
+            nonlocal smallest
+            self._stop_if_due(SEARCH)
+            event = self._describe(case)
+            outcome = self._execute(event, discovery.unit, SEARCH, lambda: self._judge(case, frozenset({check})))
+            failing = self._alike(outcome, discovery)
+            smallest = failing or smallest
+            return failing is not None
+
+        with contextlib.suppress(Stop):  # what it has come to is worth keeping
+            self._simplify(self._revive(smallest.case, check), fails, limit - time.monotonic())
         return smallest
+
+    def _alike(self, outcome: Outcome, discovery: Discovery) -> Failing | None:
+        """The failure of a case that fails as a discovery does; None where that is another failure, and a known one:
+        a search must not slip into it."""
+        failing = outcome.failing.get(discovery.failing.check)
+        if failing is None or failing.kind != discovery.failing.kind:
+            return None
+        return None if failing.traits != discovery.failing.traits and self._known.explained(failing) else failing
 
 
 def finding_json(finding: Finding) -> Event:

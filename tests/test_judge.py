@@ -10,7 +10,7 @@ import fuzz.checks
 import kernel
 from fuzz.build import build
 from fuzz.case import Case
-from fuzz.checks import CHECKS, judge, results
+from fuzz.checks import CHECKS, is_made, judge, results
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
@@ -304,6 +304,13 @@ def test_a_kernel_without_repeatable_bits_is_judged_by_the_bound():
 
     case = Case(lengths=((1, 3, 70),), seed=1)
     assert not failures(target(run), case, "definition", also={"dead-content", "causality", "fresh"})
+
+
+def test_a_check_is_made_where_its_promise_is():
+    serving = CONTRACTS["serving"] - {"lse", "batch-invariant"}
+    not_made = {check for check in CHECKS if not is_made(check, serving)}
+    assert not_made == {"lse", "batch-invariant"} and is_made("memcheck", serving)
+    assert all(is_made(check, CONTRACTS["hardened"]) for check in CHECKS)
 
 
 def test_a_case_that_needs_more_than_the_contract_is_refused():

@@ -14,6 +14,7 @@ from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.describe import describe
 from fuzz.journal import Reader
+from fuzz.minimize import Search
 from fuzz.options import Options, UsageError
 from fuzz.run import Run
 from fuzz.sanitizer import outside, tool
@@ -297,7 +298,15 @@ def run(tmp_path, monkeypatch):
 
 def work(run: Run, rig: Rig, keep=None, strata=()) -> None:
     strategy = drawn(rig.contract, strata, SMALL)
-    SanitizedWorker(run, "gw0", rig).work(strategy, describe, lambda case, _: rig.verdict(case), keep, Case.from_json)
+
+    def simplify(case, fails, seconds):
+        for _better in Search(case, rig.contract, fails, seconds).improvements():
+            pass
+
+    def revive(value, check):
+        return Case.from_json(value)
+
+    SanitizedWorker(run, "gw0", rig).work(strategy, describe, lambda case, _: rig.verdict(case), keep, revive, simplify)
 
 
 def test_a_run_in_batches_finds_the_smallest_case_and_counts_all(run):

@@ -25,7 +25,7 @@ from fuzz.strata.indptr import INDPTRS
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
-__all__ = ["CHECKS", "Finding", "Verdict", "judge", "judge_inputs", "needs_device"]
+__all__ = ["CHECKS", "Finding", "Verdict", "is_made", "judge", "judge_inputs", "needs_device"]
 
 CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
 
@@ -85,6 +85,12 @@ def _judged(
         verdict.add("alive", error.finding())
     verdict.findings = [place(inputs, finding) for finding in verdict.findings]
     return verdict
+
+
+def is_made(check: str, contract: Set[str]) -> bool:
+    """Whether a check can be among those of a case under a contract."""
+    promise = "lse" if check == "lse" else INVARIANCES[check].promise if check in INVARIANCES else "base"
+    return promise in contract
 
 
 def needs_device(case: Case, contract: Set[str], also: Set[str]) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Sequence
 from functools import partial
 
 from fuzz.case import Case
 from fuzz.checks import Verdict
-from fuzz.minimize import Search
 from fuzz.options import UsageError
 from fuzz.run import Run
 from fuzz.sanitizer.outside import Sanitized
-from fuzz.totals import GENERATE, SEARCH, Failing
+from fuzz.totals import GENERATE, Failing
 from fuzz.units import Unit, explore, seed_of
 from fuzz.worker import Discovery, Stop, Worker
 
@@ -49,25 +49,7 @@ class SanitizedWorker(Worker):
             raise Stop from None
 
     def _smallest(self, discovery: Discovery) -> Failing:
-        check, found = discovery.failing.check, {}
-
-        def fails(case: Case) -> bool:
-            self._stop_if_due(SEARCH)
-            event = self._describe(case)
-            outcome = self._execute(event, discovery.unit, SEARCH, lambda: self._judge(case, frozenset({check})))
-            failing: Failing | None = outcome.failing.get(check)
-            if failing is None or failing.kind != discovery.failing.kind:
-                return False
-            found[case] = failing
-            return True
-
-        search = Search(self._revive(discovery.failing.case), self._rig.contract, fails, self._search_limit())
-        try:
-            for _ in search.improvements():
-                pass
-        except Stop:
-            pass  # what it has come to is worth keeping
-        return found.get(search.best, discovery.failing)
+        return self._simplest(discovery, discovery.failing, time.monotonic() + self._search_limit())
 
     def _stop_if_due(self, phase: str) -> None:
         self._usual = max(self._usual, _LEAST)

@@ -1,16 +1,18 @@
 """The property that a fuzz run explores: on every case, the kernel under test keeps what its contract promises."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from fuzz.case import Case
-from fuzz.checks import Verdict
+from fuzz.checks import Verdict, is_made
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.describe import describe, device_name, versions
 from fuzz.evidence import Rig, write_evidence
 from fuzz.journal import Event
+from fuzz.minimize import Search
 from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.run import Run
@@ -55,14 +57,20 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
             write_evidence(place, case, check, again, observed, device=fuzz_run.device, profile=rig.target.profile)
             return again
 
-    def revive(value: Event) -> Case:
+    def revive(value: Event, check: str) -> Case:
         case = Case.from_json(value)
         reason = exclusion(case, contract, room.budget)
+        if not is_made(check, contract):
+            reason = f"the contract makes no promise for {check} to check"
         if reason:
             raise ValueError(reason)
         return case
 
-    worker.work(strategy, describe, verdict, keep, revive)
+    def simplify(case: Case, fails: Callable[[Case], bool], seconds: float) -> None:
+        for _better in Search(case, contract, fails, seconds).improvements():
+            pass
+
+    worker.work(strategy, describe, verdict, keep, revive, simplify)
     if worker.failing:
         messages = [failing.finding["message"] for failing in worker.failing.values()]
         pytest.fail("\n".join([*messages, f"smallest cases in {fuzz_run.directory}"]), pytrace=False)
