@@ -155,7 +155,8 @@ def _query_edge(d: _Drawing) -> list[Run]:
 
 
 def _masked_rows(d: _Drawing) -> list[Run]:
-    q_len = max(2, d.queries())
+    """Any number of queries, or so many that more than the shortest requests have keys meet rows without."""
+    q_len = d.one_of((max(2, d.queries()), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
     return d.among((1, q_len, d.integer(1, q_len - 1)), 2)
 
 
