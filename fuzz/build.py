@@ -128,8 +128,8 @@ class _Table:
         index_dtype = INDEX_DTYPES[case.index_dtype].dtypes[2]
         indices = torch.cat((page, garbage(case.spare_indices, num_pages, index_dtype, page.device)))
         if kind.broken:
-            broken = below(key(seed, "broken"), positions.counter, 4) == 0
-            indices[:total][broken] = garbage(int(broken.sum()), num_pages, index_dtype, page.device)
+            broken = (below(key(seed, "broken"), positions.counter, 4) == 0) | (page >= num_pages)
+            indices[:total][broken] = kind.absent(int(broken.sum()), num_pages, index_dtype, page.device)
             owner, page = owner[~broken], page[~broken]
         if kind.shared:
             owner = owner.unique()

@@ -172,6 +172,11 @@ def is_finite(case: Case) -> bool:
     return VALUES[case.values].finite
 
 
+def is_sparse(case: Case) -> bool:
+    """Whether an operand takes gigabytes of which next to nothing is touched; such operands are never copied."""
+    return PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
+
+
 def is_bell_shaped(case: Case) -> bool:
     """Whether rounding errors are as good as independent, so that the statistical form of the bound is a verdict.
 

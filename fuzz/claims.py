@@ -23,5 +23,12 @@ OURS = "kernel:run"
 CLAIMS = {
     OURS: Claim("hardened"),
     "fuzz.adapters.flashinfer_mla:run": Claim("definition", profile="flashinfer"),
+    "fuzz.adapters.sglang_extend:run": Claim("serving", without=("lse", "masked-rows", "padding", "stream-ordered")),
     "fuzz.adapters.torch_sdpa:run": Claim("serving", without=("lse", "stream-ordered")),
+    "fuzz.adapters.vllm_flash_mla:run": Claim(
+        "serving", without=("padding", "batch-invariant", "stream-ordered"), profile="fast-math"
+    ),
+    "fuzz.adapters.vllm_triton_mla:run": Claim(
+        "serving", without=("masked-rows", "padding", "batch-invariant", "stream-ordered")
+    ),
 }

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 import pytest
 
 from fuzz import bench_cli, doctor, dump_cli, runs_cli
+from fuzz.cluster.command import is_on_cluster
+from fuzz.cluster.command import run as run_on_cluster
 from fuzz.mutants import command as mutants
 from fuzz.names import check_packages
-from fuzz.options import TABLE, WORKERS_VARIABLE, UsageError, add_options, given
+from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given
 from fuzz.run import SUITE
 
 EPILOG = """\
-Every option has an environment twin, shown in brackets; the command line wins. `pytest -n auto` takes the same options.
+Every option has an environment twin, shown in brackets; the command line wins. `pytest -n auto` takes all but --ray.
 Exit status: 0 nothing was found, 1 a failure was found, 2 the run could not be done, or ran no case."""
 
 
@@ -28,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_options(run.add_argument)
     run.add_argument(
         "-n",
+        "--workers",
         dest="workers",
         metavar="N",
         type=_workers,
@@ -52,11 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(parsed: argparse.Namespace) -> int:
     """Fuzz: a pytest session of the suite, with what was given on the command line passed on."""
-    given(parsed, os.environ)  # complain about the environment before pytest starts
+    values = given(parsed, os.environ, ALL)  # complain about the environment before pytest starts
     workers = parsed.workers or _workers_from_environment() or "auto"
+    if is_on_cluster(values):
+        return run_on_cluster(values, workers)
     arguments = ["-p", "fuzz.plugin", "-p", "no:cacheprovider", "-c", str(SUITE / "run.ini"), str(SUITE)]
     arguments += ["-n", workers]
-    for option in TABLE:
+    for option in ALL:
         value = getattr(parsed, option.dest)
         for part in [] if value is None else value if option.repeated else [value]:
             arguments += [option.flag, ",".join(part) if isinstance(part, tuple) else str(part)]

@@ -6,12 +6,13 @@ import argparse
 import importlib.util
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fuzz import machine
+from fuzz.options import UsageError
+from fuzz.sanitizer import tool
 
 _PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "hypothesis", "safetensors", "rich", "jinja2")
 # module -> what it is for, where it is not required
@@ -20,7 +21,11 @@ _OPTIONAL = {
     "playwright": "the report in a real browser",
     "flashinfer_bench": "FlashInfer-Bench's own data model",
     "coverage": "lines of kernel/ in the report",
+    "ray": "runs on a cluster (the extra mla-fuzz[cluster])",
+    "redis": "a corpus that machines share (the same extra)",
 }
+# A sanitizer of Triton's, as TRITON_INSTRUMENTATION_MODE names it -> the pass that compiles it in; docs/sanitizers.md.
+_INSTRUMENTATION = {"consan": "add_concurrency_sanitizer", "fpsan": "add_fp_sanitizer"}
 
 
 def add_command(commands: Any) -> None:
@@ -68,8 +73,23 @@ def _hardware(gpus: list[str], device: str) -> Iterator[str]:
         yield "not run without a GPU: side-stream, graph"
     if len(gpus) < 2:
         yield "not run with fewer than two GPUs: other-device"
-    if shutil.which("compute-sanitizer") is None:
-        yield "not here: compute-sanitizer"
+    try:
+        yield f"compute-sanitizer for --sanitize: {tool.find()}"
+    except UsageError as error:
+        yield f"not here: compute-sanitizer, for --sanitize: {error}"
+    yield _instrumentation()
+
+
+def _instrumentation() -> str:
+    """Which of its own sanitizers the installed Triton can compile into a kernel."""
+    try:
+        from triton._C.libtriton import passes
+
+        built = dir(passes.ttgpuir)
+    except (ImportError, AttributeError):
+        return "sanitizers of Triton's own: not known of this version"
+    told = (f"{name} {'yes' if done_by in built else 'no'}" for name, done_by in _INSTRUMENTATION.items())
+    return f"sanitizers of Triton's own: {', '.join(told)}"
 
 
 def _trial(device: str) -> tuple[bool, str]:

@@ -27,6 +27,10 @@ DEMANDS = {
     "side-stream": "the kernel runs on the current stream",
     "graph": "a CUDA graph of the call, replayed with new values, gives their results",
     "other-device": "the kernel runs on the device of its operands, whichever is current",
+    "memcheck": "compute-sanitizer sees no access outside the tensors, and none that is misaligned",
+    "racecheck": "compute-sanitizer sees no two threads in a race for shared memory",
+    "initcheck": "compute-sanitizer sees no read of global memory that nobody has written",
+    "synccheck": "compute-sanitizer sees no wrong use of a barrier",
 }
 
 FILES = {

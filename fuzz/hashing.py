@@ -51,19 +51,22 @@ def bell(stream: int, counters: torch.Tensor, columns: int, exponent: int, dtype
     The sum of four uniform 16-bit integers, centred, times a power of two, rounded to nearest even: exact until that
     rounding, so the full mantissa of `dtype` occurs and the bits are the same everywhere.
     """
-    rows = hashes(stream, counters)
-    column = hashes(mix(stream), torch.arange(columns, device=counters.device))
-    out = torch.empty(counters.shape[0], columns, dtype=dtype, device=counters.device)
+    count = counters.shape[0]
+    x = torch.cat((counters, torch.arange(columns, device=counters.device))).mul_(_signed(_GOLDEN))
+    x[:count].add_(_signed(stream))
+    x[count:].add_(_signed(mix(stream)))
+    rows, column = _mix_(x, torch.empty_like(x)).split((count, columns))  # the hashes of two streams
+    out = torch.empty(count, columns, dtype=dtype, device=counters.device)
     chunk = max(1, (_CPU_CHUNK if counters.device.type == "cpu" else _GPU_CHUNK) // columns)
-    for start in range(0, counters.shape[0], chunk):
+    for start in range(0, count, chunk):
         x = rows[start : start + chunk, None] + column
         spare = torch.empty_like(x)
         _mix_(x, spare)
         torch.bitwise_right_shift(x, 16, out=spare)
         x.bitwise_and_(_LANES).add_(spare.bitwise_and_(_LANES))
         torch.bitwise_right_shift(x, 32, out=spare)
-        x.add_(spare).bitwise_and_(0x3FFFF).sub_(131070)
-        out[start : start + chunk] = x.to(torch.float32).mul_(2.0 ** (exponent - 15))
+        x.add_(spare).bitwise_and_(0x3FFFF)
+        out[start : start + chunk] = x.to(torch.float32).sub_(131070).mul_(2.0 ** (exponent - 15))
     return out
 
 

@@ -12,7 +12,10 @@ Events, by the value of "event":
     shrunk    a search for the smallest case that fails a check ended: worker, traits of the case that it began with;
               case, strata, traits, size and finding of the smallest. In <worker>.found.jsonl, as all workers read it
     error     the run cannot do what was asked, or the machinery failed: message, usage (true or false)
-    ended     the worker has done all its work
+    warning   something was not as it should be, and the run goes on: message
+    ended     the worker has done all its work; in the journal of a driver, a shard has: shard (`fuzz.cluster`)
+    lost      the worker is gone with its machine or its whole run, the case that it was in is run again: why
+    resumed   written by the controlling process: the run goes on
     died, hung, killed, stop   written by the controlling process: a worker's end, and why the run stopped
 """
 

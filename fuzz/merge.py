@@ -20,6 +20,8 @@ from fuzz.totals import Totals
 
 # Nearly all lines, and those that say nothing of workers, machines or ends: they are copied as they are.
 _BULK = (b'{"event":"case",', b'{"event":"verdict",')
+# Events that hold for a run alone and not for the whole that it is merged into.
+OWN = ("worker", "device", "stop", "resumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def merge(directories: Sequence[Path], out: Path) -> int:
             shards=sum(part.run.shards for part in parts),
         )
         outdir.save(run, began=min(part.began for part in parts))
-        told = _Told()
+        told = Told()
         for index, part in enumerate(parts):
             _copy(part, f"{index}-", run, told)
         journal = Journal(run.journals, "merge")
@@ -105,8 +107,8 @@ def _missing(parts: Sequence[Part]) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the journals say of machines and ends, each once."""
+class Told:
+    """What journals say of machines and ends, each once."""
 
     devices: dict[str, None] = field(default_factory=dict)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -123,14 +125,18 @@ class _Told:
         elif event["event"] == "stop":
             self.reasons[event["reason"]] = None
 
+    def machines(self) -> Event:
+        """A `device` event that tells of all machines."""
+        versions = {name: ", ".join(found) for name, found in self.versions.items()}
+        return {"event": "device", "device": ", ".join(self.devices), "versions": versions, "strata": self.strata}
+
     def write(self, journal: Journal) -> None:
         if self.devices:
-            versions = {name: ", ".join(found) for name, found in self.versions.items()}
-            journal.write("device", device=", ".join(self.devices), versions=versions, strata=self.strata)
+            journal.write(**self.machines())
         journal.write("stop", reason=", ".join(self.reasons))
 
 
-def _copy(part: Part, prefix: str, run: Run, told: _Told) -> None:
+def _copy(part: Part, prefix: str, run: Run, told: Told) -> None:
     """Copy the journals of a run, with `prefix` before the names of its workers, and its evidence."""
     reason = part.summary["stopped"] if part.summary is not None else "killed"
     told.hear({"event": "stop", "reason": reason})
@@ -144,13 +150,14 @@ def _copy(part: Part, prefix: str, run: Run, told: _Told) -> None:
                 else:
                     event = json.loads(line)
                     told.hear(event)
-                    if event["event"] not in ("worker", "device", "stop"):
-                        target.write(_renamed(event, prefix))
+                    if event["event"] not in OWN:
+                        target.write(renamed(event, prefix))
     if part.run.evidence.exists():
         shutil.copytree(part.run.evidence, run.evidence, dirs_exist_ok=True)
 
 
-def _renamed(event: Event, prefix: str) -> bytes:
+def renamed(event: Event, prefix: str) -> bytes:
+    """The line of an event, with `prefix` before the name of the worker in it."""
     if "worker" in event:
         event["worker"] = prefix + event["worker"]
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"

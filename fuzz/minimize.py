@@ -23,6 +23,7 @@ from fuzz.options import UsageError
 from fuzz.reading import Dump, each_dump
 from fuzz.replay import rig_for
 from fuzz.reproducer import with_facts, write_dump
+from fuzz.sanitizer.outside import Sanitized
 from fuzz.strata.lengths import Runs, as_runs
 from fuzz.strata.tails import TAILS
 from fuzz.worker import finding_json
@@ -41,7 +42,7 @@ def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: fl
     return each_dump(paths, one)
 
 
-def _minimize(dump: Dump, rig: Rig, seconds: float) -> None:
+def _minimize(dump: Dump, rig: Rig | Sanitized, seconds: float) -> None:
     if dump.directory is None:
         raise UsageError(f"{dump.path}: give the directory of a dump, to write into")
     check = dump.record.check
@@ -56,7 +57,7 @@ def _minimize(dump: Dump, rig: Rig, seconds: float) -> None:
     rewrite(dump, search.best, rig)
 
 
-def _same_failure(dump: Dump, rig: Rig) -> Callable[[Case], bool]:
+def _same_failure(dump: Dump, rig: Rig | Sanitized) -> Callable[[Case], bool]:
     """Whether a case fails the check of a dump, for the same cause, in a row that sees keys if that one did."""
     in_empty_row = dump.record.finding.get("rows") == "empty"
     kind = kind_of(dump.record.finding)
@@ -68,7 +69,7 @@ def _same_failure(dump: Dump, rig: Rig) -> Callable[[Case], bool]:
     return fails
 
 
-def rewrite(dump: Dump, case: Case, rig: Rig) -> None:
+def rewrite(dump: Dump, case: Case, rig: Rig | Sanitized) -> None:
     """Write `case` into the dump in the place of its own, with what the kernel does on it now.
 
     Raises:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fuzz.claims import CLAIMS, OURS, Claim
 
+# The tools of compute-sanitizer, each a check of that name (`fuzz.sanitizer`).
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DEFAULT_KERNEL = OURS
 DEFAULT_OUT = Path("fuzz-results")
 DEFAULT_MAX_TIME = 120.0
@@ -52,9 +54,11 @@ class Options:
     seed: int | None = None
     device: str = "auto"
     sandbox: str = "auto"
+    sanitize: str | None = None
     strata: tuple[str, ...] = ()
     max_failures: int | None = None
     shard: Shard = WHOLE
+    database: str | None = None
     out: Path = DEFAULT_OUT
 
     def __post_init__(self) -> None:
@@ -69,6 +73,11 @@ class Options:
         if self.contract is not None:
             return Claim(self.contract, self.without, profile)
         return Claim(known.contract, tuple(dict.fromkeys(known.without + self.without)), profile)
+
+    @property
+    def subject(self) -> str:
+        """What failures are remembered of: the kernel, and the tool that it runs under."""
+        return self.kernel if self.sanitize is None else f"{self.kernel} under {self.sanitize}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for run.json and for xdist's workers."""
@@ -112,6 +121,18 @@ def shard(text: str) -> Shard:
     if index >= count:
         raise ValueError(f"there is no shard {index} of {count}, they count from 0")
     return Shard(index, count)
+
+
+def redis_url(text: str) -> str:
+    """The address of a Redis server."""
+    if re.fullmatch(r"rediss?://[^\s/]+(/\d+)?", text) is None:
+        raise ValueError(f"{text!r} is not the address of a Redis server; write redis://HOST:PORT")
+    return text
+
+
+def without_password(text: str) -> str:
+    """A text as it may be shown, if there are addresses in it."""
+    return re.sub(r"(rediss?://)[^\s/@]*@", r"\1...@", text)
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -197,16 +218,40 @@ TABLE = (
         one_of("auto", "always", "never"),
         "run the kernel in a child process, so that a crash or hang is a failure of one case (auto: if it is not ours)",
     ),
+    Option(
+        "--sanitize",
+        "TOOL",
+        one_of(*SANITIZERS),
+        f"run small cases under this tool of NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}",
+    ),
     Option("--strata", "NAME,...", names, "draw these strata only"),
     Option("--max-failures", "N", positive, "stop after this many different failures"),
     Option("--shard", "I/N", shard, "do part I, from 0, of the N into which machines divide the run of one --seed"),
+    Option(
+        "--database",
+        "URL",
+        redis_url,
+        "Redis server that keeps failing cases for other runs, redis://HOST:PORT (a directory, .hypothesis/)",
+    ),
     Option("--out", "DIR", Path, f"where the results go ({DEFAULT_OUT}); those of an earlier run move to DIR/earlier"),
 )
+
+# How a run is carried out; not kept with what it was asked to do.
+EXECUTION = (
+    Option("--ray", "ADDRESS", str, "spread the run over the Ray cluster at ADDRESS, or over one made here: local"),
+    Option(
+        "--resume",
+        "DIR",
+        Path,
+        "go on with the run in DIR, which was interrupted or killed, with its own options; --max-time counts from now",
+    ),
+)
+ALL = TABLE + EXECUTION
 
 
 def add_options(add: Callable[..., Any]) -> None:
     """Declare every option through `add`: argparse's add_argument or the addoption of a pytest group."""
-    for option in TABLE:
+    for option in ALL:
         add(
             option.flag,
             dest=option.dest,
@@ -231,18 +276,20 @@ def _reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def given(namespace: object, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options that the user set, by field: on the command line, else in the environment.
+def given(
+    namespace: object, environ: Mapping[str, str], options: Iterable[Option] = TABLE
+) -> dict[str, Any]:
+    """Those of the options that the user set, by field: on the command line, else in the environment.
 
     Raises:
         UsageError: an environment twin that cannot be read, or that is none.
     """
-    known = [option.variable for option in TABLE] + [WORKERS_VARIABLE]
+    known = [option.variable for option in ALL] + [WORKERS_VARIABLE]
     for variable in environ:
         if variable.startswith("MLA_FUZZ_") and variable not in known:
             raise UsageError(f"{variable}: there is no such option; there are {', '.join(known)}")
     values: dict[str, Any] = {}
-    for option in TABLE:
+    for option in options:
         value = getattr(namespace, option.dest, None)
         text = environ.get(option.variable)
         if value is not None:

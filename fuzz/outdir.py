@@ -102,9 +102,11 @@ def _clear(directory: Path, *, keep: bool) -> None:
         recover(dataclasses.replace(run, directory=place))
 
 
-def recover(run: Run) -> None:
-    """Write the results of a run that was killed."""
+def recover(run: Run) -> int:
+    """Write the results of a run that was killed. Returns its exit status."""
     totals = Totals(run.journals)
     totals.update()
     totals.stopped = totals.stopped or "killed"
-    write_results(run, totals, totals.elapsed, exit_status=1 if totals.buckets() else 2)
+    status = 1 if totals.buckets() else 2
+    write_results(run, totals, totals.elapsed, status)
+    return status

@@ -23,15 +23,16 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScheduling
 
-from fuzz import machine, outdir, profiles
-from fuzz.hits import hits
+from fuzz import console, corpus, machine, outdir, profiles, resume
 from fuzz.journal import Journal, read
 from fuzz.names import check_packages
-from fuzz.options import DEFAULT_MAX_TIME, TABLE, WHOLE, Options, UsageError, add_options, given
-from fuzz.progress import open_display, ratio_text, terminal_stream
+from fuzz.options import ALL, Options, UsageError, add_options, given
+from fuzz.progress import open_display, terminal_stream
 from fuzz.run import SUITE, Run
-from fuzz.summary import replay_command, write_results
+from fuzz.sanitizer import tool
+from fuzz.summary import write_results
 from fuzz.totals import Totals
+from fuzz.units import Board
 from fuzz.watch import Watch
 
 # The short fuzz of an ordinary test run: that many cases, or fewer where they would take a worker longer than that.
@@ -56,7 +57,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """What -n auto means: cores, or a few workers for each GPU."""
     gpus = machine.visible_gpus()
     try:
-        values = given(config.option, os.environ)
+        values = given(config.option, os.environ, ALL)
         if not _is_ours(config, values):
             return None
         device = machine.choose_device(values.get("device", "auto"), gpus)
@@ -68,7 +69,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     try:
-        values = given(config.option, os.environ)
+        values = given(config.option, os.environ, ALL)
         if values and config.args_source is not config.ArgsSource.ARGS:
             config.args[:] = [str(SUITE)]
         if not _is_ours(config, values):
@@ -102,26 +103,33 @@ def _configure_worker(config: pytest.Config, workerinput: dict[str, Any]) -> Non
     machine.prepare_worker(device, gpus, int(workerinput["workerid"].removeprefix("gw")))
     if "mla_fuzz_run" in workerinput:
         run = config.stash[_run] = Run.from_json(workerinput["mla_fuzz_run"])
-        Journal(run.journals, workerinput["workerid"]).write("worker", pid=os.getpid())
+        Journal(run.journals, run.named(workerinput["workerid"])).write("worker", pid=os.getpid())
         if run.patience is None:
             # Ctrl-C reaches the whole process group; the controller decides how its workers end
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _configure_controller(config: pytest.Config, values: dict[str, Any]) -> None:
-    options = Options(**values)
+    if "ray" in values:
+        raise UsageError("--ray: a run on a cluster is not a session of pytest; `python -m fuzz run` takes it")
+    resumed = values.get("resume")
+    options = Options(**values) if resumed is None else outdir.load(resumed)[0].options
+    if options.database:
+        corpus.require()
     gpus = machine.visible_gpus()
     device = machine.choose_device(options.device, gpus)
+    if options.sanitize:
+        tool.require(options.sanitize, device)
     config.stash[_machine] = device, gpus
     if not config.option.numprocesses and device == "cpu":
         machine.prepare_worker(device, gpus, 0)
-    on_command_line = [option.flag for option in TABLE if getattr(config.option, option.dest) is not None]
+    on_command_line = [option.flag for option in ALL if getattr(config.option, option.dest) is not None]
     if not any(_reaches_suite(argument) for argument in config.args):
         if on_command_line:
             raise UsageError(f"{', '.join(on_command_line)}: none of the paths given leads to {SUITE.name}/")
         return
     config.pluginmanager.register(
-        Controller(config, options, device, max(1, len(gpus)), fuzzing=bool(values)), "mla-fuzz-controller"
+        Controller(config, options, values, device, max(1, len(gpus))), "mla-fuzz-controller"
     )
 
 
@@ -155,38 +163,34 @@ def fuzz_run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture
-def fuzz_worker(request: pytest.FixtureRequest) -> str:
+def fuzz_worker(request: pytest.FixtureRequest, fuzz_run: Run) -> str:
     """The name of this process in the run."""
-    return getattr(request.config, "workerinput", {"workerid": "main"})["workerid"]
+    return fuzz_run.named(getattr(request.config, "workerinput", {"workerid": "main"})["workerid"])
 
 
 class Controller:
     """What the controlling process, or the only one, does for a run."""
 
-    def __init__(self, config: pytest.Config, options: Options, device: str, gpus: int, *, fuzzing: bool) -> None:
+    def __init__(
+        self, config: pytest.Config, options: Options, values: dict[str, Any], device: str, gpus: int
+    ) -> None:
         self._config = config
-        self._fuzzing = fuzzing
+        self._fuzzing = fuzzing = bool(values)
         self._stack = contextlib.ExitStack()
         self._stillborn = 0
         self._taken_up: list[pytest.TestReport] = []
-        directory = options.out if fuzzing else _short_directory(config)
-        self._stack.enter_context(outdir.occupied(directory, keep=fuzzing))
-        limited = options.max_time is not None or options.max_cases is not None
-        if fuzzing and not limited:
-            options = dataclasses.replace(options, max_time=DEFAULT_MAX_TIME)
-        elif not fuzzing:
-            options = dataclasses.replace(options, max_cases=SHORT_CASES)
+        directory = values.get("resume", options.out) if fuzzing else _short_directory(config)
         workers = config.option.numprocesses or 1
-        self._run = config.stash[_run] = Run(
-            options=options,
-            seed=_seed(options, fuzzing),
-            device=device,
-            directory=directory,
-            started=_started,
-            deadline=None if options.max_time is None else _started + options.max_time,
-            patience=None if fuzzing else SHORT_SECONDS,
-            shards=workers,
-            sharing=-(-workers // gpus),
+        if "resume" in values:
+            self._stack.enter_context(outdir.locked(directory))
+            run = resume.continued(values, _started)
+        else:
+            self._stack.enter_context(outdir.occupied(directory, keep=fuzzing))
+            if not fuzzing:
+                options = dataclasses.replace(options, max_cases=SHORT_CASES)
+            run = Run.begun(options, _seed(options, fuzzing), device, directory, _started)
+        self._run = config.stash[_run] = dataclasses.replace(
+            run, patience=None if fuzzing else SHORT_SECONDS, shards=workers, sharing=-(-workers // gpus)
         )
         outdir.save(self._run)
         if fuzzing and config.option.maxworkerrestart is None:
@@ -197,29 +201,10 @@ class Controller:
         self._stack.close()
 
     def pytest_report_header(self) -> list[str]:
-        run, options = self._run, self._run.options
-        claim = options.claim
+        run = self._run
         if not self._fuzzing:
-            return [f"mla-fuzz: {options.max_cases} cases of {options.kernel} on {run.device}, seed {run.seed}"]
-        shown = {
-            "--kernel": options.kernel,
-            "--contract": claim.contract,
-            "--without": ",".join(claim.without) or None,
-            "--profile": claim.profile,
-            "--max-time": f"{options.max_time:g}s" if options.max_time else None,
-            "--max-cases": options.max_cases,
-            "--seed": run.seed,
-            "--device": run.device,
-            "--strata": ",".join(options.strata) or None,
-            "--max-failures": options.max_failures,
-            "--shard": options.shard if options.shard != WHOLE else None,
-            "--out": run.directory,
-        }
-        set_by = [
-            f"{option.variable}={os.environ[option.variable]}" for option in TABLE if os.environ.get(option.variable)
-        ]
-        lines = ["mla-fuzz: " + " ".join(f"{flag} {value}" for flag, value in shown.items() if value is not None)]
-        return lines + [f"mla-fuzz: environment: {' '.join(set_by)}"] * bool(set_by)
+            return [f"mla-fuzz: {run.options.max_cases} cases of {run.options.kernel} on {run.device}, seed {run.seed}"]
+        return console.opening(run, os.environ)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadScheduling | None:
@@ -237,7 +222,7 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        name = node.gateway.id
+        name = self._run.named(node.gateway.id)
         if name in self._watch.killed and self._run.stop_wanted() is not None:
             pytest.exit("workers that did not end in time were killed")  # before xdist replaces them
         if error is None or name in self._watch.killed:
@@ -283,8 +268,8 @@ class Controller:
 
     def _write(self, totals: Totals, status: int) -> None:
         if totals.stopped is None:
-            limit = self._run.options.max_cases
-            in_time = self._run.deadline is None or (limit is not None and totals.cases >= limit)
+            board = Board(self._run.journals, self._run.options.max_cases, self._run.options.shard)
+            in_time = self._run.deadline is None or board.is_empty()
             totals.stopped = "all cases done" if in_time else "time limit"
         write_results(self._run, totals, time.monotonic() - self._run.started, status)
 
@@ -297,27 +282,13 @@ class Controller:
         os._exit(status)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        totals, run, write = self._watch.totals, self._run, terminalreporter.write_line
-        found = totals.buckets()
-        if not self._fuzzing and not found:
+        totals, run = self._watch.totals, self._run
+        if not self._fuzzing and not totals.buckets():
             return
         terminalreporter.ensure_newline()
-        terminalreporter.section(f"mla-fuzz: {len(found)} failures in {totals.cases:,} cases")
-        for bucket in found:
-            finding = bucket.smallest.finding
-            write(f"{bucket.name}  ({bucket.cases:,} cases; needs {bucket.stratum})", red=True)
-            write(f"    {finding.get('message') or finding['detail']}")
-            write(f"    {replay_command(run, bucket)}")
-        for event in totals.errors:
-            write(event["message"], red=True)
-        for event in totals.unfinished():
-            write(f"unfinished: {event['case']}")
-        if self._fuzzing:
-            for line in hits(totals):
-                write(line)
-        worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
-        write(f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}")
-        write(f"results: {run.directory / 'report.html'}")
+        terminalreporter.section(console.title(totals))
+        for line, bad in console.closing(run, totals, coverage=self._fuzzing):
+            terminalreporter.write_line(line, red=bad)
 
 
 class OneShardEach(LoadScheduling):

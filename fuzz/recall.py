@@ -2,17 +2,19 @@
 
 The entries are cases in JSON, not the choices that Hypothesis stores itself: those mean nothing to another version of
 it, or after any change of a strategy. Which database, if any, is a matter of the settings profile (`fuzz.profiles`); it
-is shared by all workers and runs in a directory, and by several machines if it is on a disk that they share.
+is shared by all workers and runs in a directory, and by several machines if it is on a disk that they share or, with
+--database, on a server (`fuzz.corpus`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hypothesis import settings
 from hypothesis.database import ExampleDatabase
 
+from fuzz.corpus import Corpus
 from fuzz.journal import Event, strict
 
 _MOST = 100  # entries that one run tries
@@ -49,8 +51,10 @@ class Recall:
             self._database.delete(self._key, _entry(check, case))
 
 
-def database() -> ExampleDatabase | None:
-    """That of the profile in force."""
+def database(url: str | None, warn: Callable[[str], None]) -> ExampleDatabase | None:
+    """The one on a Redis server, which `warn` is told of when it is away, or that of the profile in force."""
+    if url is not None:
+        return Corpus(url, warn)
     current = settings.default
     return None if current is None else current.database
 

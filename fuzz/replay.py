@@ -12,9 +12,10 @@ from fuzz.checks import Finding, Verdict
 from fuzz.describe import device_name
 from fuzz.evidence import Rig
 from fuzz.journal import number
-from fuzz.options import DEFAULT_KERNEL, UsageError
+from fuzz.options import DEFAULT_KERNEL, SANITIZERS, UsageError
 from fuzz.reading import Dump, check_memory, each_dump
 from fuzz.sandbox import open_kernel
+from fuzz.sanitizer.outside import Sanitized
 
 RUNS = 5  # of each case; after PATIENCE seconds, two are enough
 PATIENCE = 60.0
@@ -41,11 +42,12 @@ def replay(paths: Iterable[Path], kernel: str | None, device: str) -> int:
     return each_dump(paths, one)
 
 
-def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
-    """The kernel that a dump is to be run with.
+def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig | Sanitized:
+    """The kernel that a dump is to be run with, under compute-sanitizer if that had seen the failure.
 
     Raises:
-        UsageError: it cannot be loaded, the machine cannot hold the case, or the kernel is not ours and was not named.
+        UsageError: it cannot be loaded, the machine cannot hold the case, the kernel is not ours and was not named, or
+            there is no compute-sanitizer.
     """
     recorded = dump.record.kernel
     if kernel is None and recorded != DEFAULT_KERNEL:
@@ -54,10 +56,13 @@ def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig:
             f" add --kernel {recorded}"
         )
     check_memory(dump, device)
+    if dump.record.check in SANITIZERS:
+        record = dump.record
+        return Sanitized.of(record.check, kernel or recorded, record.profile, dump.contract, device)
     return Rig(open_kernel(kernel or recorded, dump.record.profile, device), device, dump.contract)
 
 
-def run_again(dump: Dump, rig: Rig) -> Answer:
+def run_again(dump: Dump, rig: Rig | Sanitized) -> Answer:
     """Run the case of a dump a few times and compare what is found with what was recorded."""
     check = dump.record.check
     verdicts: list[Verdict] = []

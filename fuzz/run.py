@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.journal import write_text
-from fuzz.options import Options
+from fuzz.options import DEFAULT_MAX_TIME, Options
 
 SUITE = Path(__file__).parent / "suite"
 
@@ -24,6 +24,7 @@ class Run:
     patience  seconds that one shard may take, or None; for the short fuzz within an ordinary test run
     shards    the number of test items, one for each worker
     sharing   how many workers share a GPU, or the CPU
+    resumed   how often the run was gone on with after an early end
     """
 
     options: Options
@@ -35,6 +36,19 @@ class Run:
     patience: float | None
     shards: int
     sharing: int
+    resumed: int = 0
+
+    @classmethod
+    def begun(cls, options: Options, seed: int, device: str, directory: Path, started: float) -> Run:
+        """A run that begins; one without any limit ends after a default time."""
+        if options.max_time is None and options.max_cases is None:
+            options = dataclasses.replace(options, max_time=DEFAULT_MAX_TIME)
+        deadline = None if options.max_time is None else started + options.max_time
+        return cls(options, seed, device, directory, started, deadline, patience=None, shards=1, sharing=1)
+
+    def named(self, process: str) -> str:
+        """The name in this run of a process that pytest or xdist calls `process`, which no process had before."""
+        return f"r{self.resumed}-{process}" if self.resumed else process
 
     @property
     def journals(self) -> Path:

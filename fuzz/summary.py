@@ -66,6 +66,8 @@ def summary(run: Run, totals: Totals, elapsed: float, exit_status: int) -> dict[
             for bucket in totals.buckets()
         ],
         "unfinished": [event["case"] for event in totals.unfinished()],
+        "lost": totals.lost,
+        "warnings": totals.warnings,
         "errors": [event["message"] for event in totals.errors],
         "stopped": totals.stopped,
         "exit_status": exit_status,

@@ -129,6 +129,8 @@ class Totals:
         self.checks: dict[str, Tally] = {}
         self.counts = Counts()
         self.errors: list[Event] = []
+        self.warnings: list[str] = []
+        self.lost: list[Event] = []  # case and why, of the cases that were running when their workers were lost
         self._unfinished: list[Event] = []
         self.stopped: str | None = None
         self._gone: dict[str, str | None] = {}  # worker -> what it died of, unless we ended it
@@ -136,7 +138,15 @@ class Totals:
     def update(self) -> None:
         """Take in what the journals hold since the last call."""
         for name, event in self._reader.new_events():
-            getattr(self, "_on_" + event["event"])(name, event)
+            self.take(name, event)
+        self.settle()
+
+    def take(self, name: str, event: Event) -> None:
+        """Take in an event of the journal `name`; `settle` has to follow once the others that are there are in."""
+        getattr(self, "_on_" + event["event"])(name, event)
+
+    def settle(self) -> None:
+        """Draw the conclusions from the deaths of workers that `take` has been told."""
         # only now have the last lines of the workers that are gone been read
         for worker, cause in self._gone.items():
             case = self._running.pop(worker, None)
@@ -181,6 +191,19 @@ class Totals:
     def _on_error(self, name: str, event: Event) -> None:
         if all(event["message"] != known["message"] for known in self.errors):
             self.errors.append(event)
+
+    def _on_warning(self, name: str, event: Event) -> None:
+        if event["message"] not in self.warnings:
+            self.warnings.append(event["message"])
+
+    def _on_lost(self, name: str, event: Event) -> None:
+        case = self._running.pop(name, None)
+        if case is not None:
+            self.lost.append({"case": case["case"], "why": event["why"]})
+
+    def _on_resumed(self, name: str, event: Event) -> None:
+        self.stopped = None
+        self.errors.clear()
 
     def _on_stop(self, name: str, event: Event) -> None:
         self.stopped = self.stopped or event["reason"]

@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +53,9 @@ class Board:
         """The next unit for a worker: one that a dead worker left, else a new one; None when all are given out."""
         with locked(self._lock), self._state() as state:
             for number, owners in state["open"].items():
-                if not _is_alive(owners[-1]["pid"]):
+                if not (owners and _is_alive(owners[-1]["pid"])):
+                    died = tuple(owner["worker"] for owner in owners)
                     owners.append({"worker": worker, "pid": os.getpid()})
-                    died = tuple(owner["worker"] for owner in owners[:-1])
                     return Unit(int(number), self._cases(int(number)), died)
             number = state["next"]
             if self._cases(number) == 0:
@@ -73,6 +73,21 @@ class Board:
         if self._max_cases is None:
             return CASES
         return max(0, min(CASES, self._max_cases - number * CASES))
+
+    def is_empty(self) -> bool:
+        """Whether all units are done."""
+        with locked(self._lock), self._state() as state:
+            return not state["open"] and self._cases(state["next"]) == 0
+
+    def take_up(self, seen: dict[int, list[str]], unfinished: Set[int]) -> None:
+        """Begin with the units of a run that ended early: `seen` are those that were given out, each with the workers
+        that had it, in order; `unfinished` those of them that may not be done."""
+        # a worker may have had one before it wrote a line, while another one went on to the next
+        following = max(seen, default=self._shard.index - self._shard.count) + self._shard.count
+        given_out = range(self._shard.index, following, self._shard.count)
+        left = {number: seen.get(number, []) for number in given_out if number in unfinished or number not in seen}
+        open_units = {number: [{"worker": worker, "pid": 0} for worker in workers] for number, workers in left.items()}
+        write_text(self._path, json.dumps({"next": following, "open": open_units}))
 
     @contextmanager
     def _state(self) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -95,7 +96,7 @@ class Worker:
         self._journal = Journal(run.journals, name)
         self._found = Journal(run.journals, f"{name}{FOUND}")
         self._known = Totals(run.journals, f"*{FOUND}")
-        self._recall = Recall(run.options.kernel, database())
+        self._recall = Recall(run.options.subject, database(run.options.database, self._warn))
         self._kinds: set[tuple[str, frozenset[str]]] = set()
         self._discoveries: list[Discovery] = []
         self._news = False  # whether there is one that no search was tried for
@@ -115,13 +116,17 @@ class Worker:
         """Write down what this worker runs on, and all strata, each with the reason why it is never drawn or ""."""
         self._journal.write("device", device=device, versions=versions, strata=strata)
 
+    def _warn(self, message: str) -> None:
+        self._journal.write("warning", message=message)
+
     def work(
         self,
         strategy: SearchStrategy[Any],
         describe: Callable[[Any], Event],
         judge: Callable[[Any, frozenset[str]], Verdict],
         keep: Callable[[Any, str, Path], Verdict],
-        revive: Callable[[Event], Any],
+        revive: Callable[[Event, str], Any],
+        simplify: Callable[[Any, Callable[[Any], bool], float], None],
     ) -> None:
         """Try what earlier runs found, do units until none is left or the run has to stop, then what is left to search.
 
@@ -129,9 +134,11 @@ class Worker:
         describe  case -> its part of a journal line: case (JSON), strata, traits, size
         judge     case, checks that must be among those that run -> verdict
         keep      case, check that it failed, directory: make the directory, with the evidence of it -> verdict
-        revive    case (JSON) -> case; ValueError if it is none that may run
+        revive    case (JSON), check that it failed -> case; ValueError if it may not run, or the check is not made
+        simplify  case, whether another one fails alike, seconds: look for the smallest one so long
         """
-        self._strategy, self._describe, self._judge, self._keep, self._revive = strategy, describe, judge, keep, revive
+        self._strategy, self._describe, self._judge, self._keep = strategy, describe, judge, keep
+        self._revive, self._simplify = revive, simplify
         try:
             self._try_known()
             while unit := self._board.claim(self._name):
@@ -161,7 +168,7 @@ class Worker:
                 if time.monotonic() > limit:
                     return
                 try:
-                    case = self._revive(value)
+                    case = self._revive(value, check)
                 except ValueError:
                     continue  # of another version, or for another contract
                 errors = self._errors
@@ -207,17 +214,22 @@ class Worker:
                 history.append(outcome)
             outcomes.setdefault(_key(event["case"]), outcome)
             _guide(outcome)
-            for failing in outcome.failing.values():
-                self.failing.setdefault(failing.check, failing)
-                if (failing.kind, failing.traits) not in self._kinds:
-                    self._kinds.add((failing.kind, failing.traits))
-                    self._discoveries.append(Discovery(unit, outcomes, failing))
-                    self._news = True
+            self._note(outcome, unit, outcomes)
 
         explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=False)
 
+    def _note(self, outcome: Outcome, unit: Unit, outcomes: Outcomes) -> None:
+        """Keep what is new of the failures of a case, to be searched."""
+        for failing in outcome.failing.values():
+            self.failing.setdefault(failing.check, failing)
+            if (failing.kind, failing.traits) not in self._kinds:
+                self._kinds.add((failing.kind, failing.traits))
+                self._discoveries.append(Discovery(unit, outcomes, failing))
+                self._news = True
+
     def _left_by(self, unit: Unit) -> list[Outcome]:
-        """What dead workers had found in a unit. A case that one was in is not run again: that killed it."""
+        """What dead workers had found in a unit. A case that one was in is not run again: that killed it,
+        unless the worker was lost for another reason."""
         left: list[Outcome] = []
         for worker in unit.died:
             case: Event | None = None
@@ -228,6 +240,9 @@ class Worker:
                         left.append(Outcome({}, {}))
                 elif event["event"] == "verdict" and case is not None:
                     left[-1] = Outcome.of(case, event["ran"], event["findings"])
+                    case = None
+                elif event["event"] == "lost" and case is not None:
+                    left.pop()
         return left
 
     def _execute(self, event: Event, unit: Unit | None, phase: str, judge: Callable[[], Verdict]) -> Outcome:
@@ -283,7 +298,7 @@ class Worker:
                 smallest = self._smallest(discovery)
                 self._tell_shrunk(smallest, discovery.failing)
                 self._recall.remember(check, smallest.case)
-            self._keep_evidence(self._revive(smallest.case), check)
+            self._keep_evidence(self._revive(smallest.case, check), check)
             self._searching += time.monotonic() - now
 
     def _keep_evidence(self, case: Any, check: str) -> Outcome:
@@ -295,7 +310,8 @@ class Worker:
 
     def _smallest(self, discovery: Discovery) -> Failing:
         """Come to the failing case again without the kernel, then let Hypothesis shrink it: while the same check fails,
-        and not in a way that is explained already."""
+        and not in a way that is explained already. Choices that depend on earlier ones keep it from the smallest case,
+        so the case itself is made smaller in the end."""
         unit, outcomes, check = discovery.unit, dict(discovery.outcomes), discovery.failing.check
         smallest = discovery.failing
         found = False
@@ -313,11 +329,9 @@ class Worker:
             outcome = outcomes[key]
             _guide(outcome)
             found = found or key == _key(discovery.failing.case)
-            failing = outcome.failing.get(check)
-            if not found or failing is None or failing.kind != discovery.failing.kind:
+            failing = self._alike(outcome, discovery)
+            if not found or failing is None:
                 return
-            if failing.traits != discovery.failing.traits and self._known.explained(failing):
-                return  # another failure, and a known one: do not slip into it
             smallest = min(smallest, failing, key=lambda one: one.size)
             raise failure_of(check)
 
@@ -325,7 +339,32 @@ class Worker:
             explore(self._strategy, seed_of(self._run.seed, unit.number), unit.cases, body, shrink=True)
         except (SearchEnded, failure_of(check)):
             pass
+        return self._simplest(discovery, smallest, limit)
+
+    def _simplest(self, discovery: Discovery, smallest: Failing, limit: float) -> Failing:
+        """Make a failing case of a discovery smaller, field by field, as far as it goes until the time `limit`."""
+        check = discovery.failing.check
+
+        def fails(case: Any) -> bool:
+            nonlocal smallest
+            self._stop_if_due(SEARCH)
+            event = self._describe(case)
+            outcome = self._execute(event, discovery.unit, SEARCH, lambda: self._judge(case, frozenset({check})))
+            failing = self._alike(outcome, discovery)
+            smallest = failing or smallest
+            return failing is not None
+
+        with contextlib.suppress(Stop):  # what it has come to is worth keeping
+            self._simplify(self._revive(smallest.case, check), fails, limit - time.monotonic())
         return smallest
+
+    def _alike(self, outcome: Outcome, discovery: Discovery) -> Failing | None:
+        """The failure of a case that fails as a discovery does; None where that is another failure, and a known one:
+        a search must not slip into it."""
+        failing = outcome.failing.get(discovery.failing.check)
+        if failing is None or failing.kind != discovery.failing.kind:
+            return None
+        return None if failing.traits != discovery.failing.traits and self._known.explained(failing) else failing
 
 
 def finding_json(finding: Finding) -> Event:

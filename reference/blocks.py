@@ -14,7 +14,8 @@ from torch import Tensor
 from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs
 
 # Memory budget: at most this many elements in any one temporary (32 MiB in float64), save that one row's scores
-# against all its keys are never split (131,072 keys are 16 MiB). A reference holds about ten such temporaries.
+# against all its keys are never split (131,072 keys are 16 MiB). A reference holds about ten such temporaries, both
+# forms of the bound twenty.
 ELEMENTS = 2**22
 
 KEY_DIM = CKV_DIM + KPE_DIM

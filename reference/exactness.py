@@ -29,14 +29,14 @@ def quantum(values: Tensor) -> Tensor:
     return lowest.masked_fill_(lowest == 0, torch.inf).amin(-1).double()
 
 
-def exact_dots(query: Tensor, key: Tensor, size: Tensor) -> Tensor | None:
-    """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact, given size [G, M, K] = sum |q||k|; None if nowhere."""
-    # A key's other columns do not enter any product.
-    lanes = query.float().abs_().flatten(0, 1).amax(0).nonzero()[:, 0]
+def exact_dots(query: Tensor, key: Tensor, size: Tensor, lanes: Tensor) -> Tensor | None:
+    """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact, given size [G, M, K] = sum |q||k| and the `lanes` in
+    which any query is not zero, int64; None if nowhere."""
     if len(lanes) == 0:
         return torch.ones_like(size, dtype=torch.bool)
     probe = lanes[:PROBE]
-    if size.min() > LIMIT * quantum(query[..., probe]).max() * quantum(key[..., probe]).max():
+    at_most = quantum(torch.cat([query[..., probe], key[..., probe]], dim=1)).split([query.shape[1], key.shape[1]], 1)
+    if size.min() > LIMIT * at_most[0].max() * at_most[1].max():
         return None
     product = quantum(query[..., lanes])[:, :, None] * quantum(key[..., lanes])[:, None, :]
     return (size <= LIMIT * product) & (product >= SMALLEST_SUBNORMAL)

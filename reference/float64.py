@@ -10,7 +10,9 @@ matter, whatever they hold; for those it does see, IEEE arithmetic decides: 0 * 
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,9 +32,90 @@ def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
         output[span.row : span.row + span.count] = math.nan
         lse[span.row : span.row + span.count] = math.nan
     for block in blocks(live, inputs.device):
-        result = evaluate(inputs, block)
+        result = evaluate(Operands(inputs, block))
         output[block.rows], lse[block.rows] = result.output, result.lse
     return output, lse
+
+
+class Operands:
+    """The queries and keys of one block. Keys come in parts that keep within the memory budget; where one part holds
+    all of them, it is gathered once."""
+
+    def __init__(self, inputs: Inputs, block: Block) -> None:
+        self.inputs, self.block = inputs, block
+        self.query = queries(inputs, block)  # [G, R * 16, 576] as stored
+        self.pages, self.invalid = pages(inputs, block.slots)  # [G, K]
+        self.hidden = hidden_keys(block)  # [R, 1, K]
+        self._places = list(block.key_parts())
+        self._only: Part | None = None
+
+    def parts(self) -> Iterator["Part"]:
+        """All keys, in order."""
+        if len(self._places) > 1:
+            yield from map(self.part, self._places)
+            return
+        self._only = self._only or self.part(self._places[0])
+        yield self._only
+
+    def part(self, place: slice) -> "Part":
+        """The keys at one place."""
+        return Part(place, keys(self.inputs, self.pages[:, place], self.invalid[:, place]))
+
+    @cached_property
+    def query_finite(self) -> Tensor:
+        """[G, R * 16] bool: the query has neither NaN nor Inf."""
+        return largest(self._query_magnitude).isfinite()
+
+    @cached_property
+    def query_size(self) -> Tensor:
+        """|q| in float32, 0 in place of NaN and infinities."""
+        return self._query_magnitude.nan_to_num(0.0, 0.0, 0.0)
+
+    @cached_property
+    def lanes(self) -> Tensor:
+        """The columns in which any query is not zero, int64: a key's other columns do not enter any product."""
+        return self._query_magnitude.flatten(0, 1).amax(0).nonzero()[:, 0]
+
+    @cached_property
+    def _query_magnitude(self) -> Tensor:
+        return self.query.float().abs_()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some keys of a block."""
+
+    place: slice  # among the keys of the block
+    key: Tensor  # [G, part, 576] as stored, 0 for an invalid page
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """The keys in float64."""
+        return self.key.double()
+
+    @cached_property
+    def finite(self) -> Tensor:
+        """[G, part] bool: the key has neither NaN nor Inf."""
+        return largest(self._magnitude).isfinite()
+
+    @cached_property
+    def all_finite(self) -> bool:
+        return bool(self.finite.all())
+
+    @cached_property
+    def value(self) -> Tensor:
+        """[G, part, 512] float64 values, 0 in place of NaN and infinities."""
+        value = self.exact[..., :CKV_DIM]
+        return value if self.all_finite else value.nan_to_num(0.0, 0.0, 0.0)
+
+    @cached_property
+    def size(self) -> Tensor:
+        """|k| in float32, 0 in place of NaN and infinities."""
+        return self._magnitude if self.all_finite else self._magnitude.nan_to_num(0.0, 0.0, 0.0)
+
+    @cached_property
+    def _magnitude(self) -> Tensor:
+        return self.key.float().abs_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +128,17 @@ class Attention:
     output: Tensor  # [G, R, 16, 512]
 
 
-def evaluate(inputs: Inputs, block: Block) -> Attention:
+def evaluate(operands: Operands) -> Attention:
     """Attention of one block of rows."""
-    hidden = hidden_keys(block)
-    scores = scaled_scores(inputs, block).masked_fill_(hidden, -math.inf)
+    scores = scaled_scores(operands).masked_fill_(operands.hidden, -math.inf)
     top = scores.amax(-1, keepdim=True)
     weights = torch.exp2(scores - top)
     total = weights.sum(-1, keepdim=True)
     weights /= total
     lse = (top + torch.log2(total))[..., 0]
-    output = weighted_values(inputs, block, weights, hidden)
+    output = weighted_values(operands, weights)
 
-    lost = sees_invalid_page(inputs, block)[..., None]
+    lost = sees_invalid_page(operands)[..., None]
     return Attention(scores, weights, lse.masked_fill_(lost, math.nan), output.masked_fill_(lost[..., None], math.nan))
 
 
@@ -82,9 +164,8 @@ def queries(inputs: Inputs, block: Block) -> Tensor:
     return torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1).flatten(1, 2)
 
 
-def keys(inputs: Inputs, block: Block, part: slice) -> Tensor:
+def keys(inputs: Inputs, page: Tensor, invalid: Tensor) -> Tensor:
     """[G, part, 576] as stored: ckv and kpe side by side; 512 columns are the value. 0 for an invalid page."""
-    page, invalid = pages(inputs, block.slots[:, part])
     key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1)
     return key.masked_fill_(invalid[..., None], 0.0)
 
@@ -95,27 +176,26 @@ def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
     return page.clamp(0, inputs.num_pages - 1), (page < 0) | (page >= inputs.num_pages)
 
 
-def scaled_scores(inputs: Inputs, block: Block) -> Tensor:
+def scaled_scores(operands: Operands) -> Tensor:
     """[G, R, 16, K] float64 base-2 logits of every key of the block, seen or not."""
-    query, scale = queries(inputs, block).double(), base2_scale(inputs)
-    scores = torch.empty(block.shape, dtype=torch.float64, device=query.device)
-    for part in block.key_parts():
-        product = query @ keys(inputs, block, part).double().mT
-        scores[..., part] = product.mul_(scale).unflatten(1, block.shape[1:3])
+    query, scale, shape = operands.query.double(), base2_scale(operands.inputs), operands.block.shape
+    scores = torch.empty(shape, dtype=torch.float64, device=query.device)
+    for part in operands.parts():
+        product = query @ part.exact.mT
+        scores[..., part.place] = product.mul_(scale).unflatten(1, shape[1:3])
     return scores
 
 
-def weighted_values(inputs: Inputs, block: Block, weights: Tensor, hidden: Tensor) -> Tensor:
+def weighted_values(operands: Operands, weights: Tensor) -> Tensor:
     """[G, R, 16, 512] sum of weight * value over the keys that each row sees."""
-    requests, rows, heads, _ = block.shape
+    requests, rows, heads, _ = operands.block.shape
     output = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weights.device)
-    for part in block.key_parts():
-        value = keys(inputs, block, part)[..., :CKV_DIM].double()
-        weight = weights[..., part].flatten(1, 2)
-        output.baddbmm_(weight, value.nan_to_num(0.0, 0.0, 0.0))
-        if not largest(value).isfinite().all():
-            seen = (~hidden[..., part]).expand(weights[..., part].shape).flatten(1, 2)
-            output += non_finite_values(weight, seen, value)
+    for part in operands.parts():
+        weight = weights[..., part.place].flatten(1, 2)
+        output.baddbmm_(weight, part.value)
+        if not part.all_finite:
+            seen = (~operands.hidden[..., part.place]).expand(weights[..., part.place].shape).flatten(1, 2)
+            output += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
     return output.view(requests, rows, heads, CKV_DIM)
 
 
@@ -140,7 +220,6 @@ def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:
     return added.masked_fill_(up, math.inf).masked_fill_(down, -math.inf).masked_fill_(nan, math.nan)
 
 
-def sees_invalid_page(inputs: Inputs, block: Block) -> Tensor:
+def sees_invalid_page(operands: Operands) -> Tensor:
     """[G, R] bool: some key that the row sees names a page outside the cache."""
-    _, invalid = pages(inputs, block.slots)
-    return (invalid.cumsum(-1) > 0)[:, block.visible - 1]
+    return (operands.invalid.cumsum(-1) > 0)[:, operands.block.visible - 1]

@@ -52,6 +52,7 @@ class Kernel:
     natural: bool = False  # base e inside
     raw_maximum: bool = False  # the maximum is that of q . k, and scaled anew in each shift
     rounded_denominator: bool = False  # the sum of P after rounding
+    rounded_partials: bool = False  # the output of a split in 16 bits
     fault: str | None = None
     seed: int = 0
 
@@ -82,7 +83,7 @@ class Kernel:
             key[len(key) // 2] = key[len(key) // 2 - 1]
         scale = self._scale(inputs.sm_scale)
         states = [self._attend(inputs, query, part, scale, random) for part in np.array_split(key, self.splits)]
-        top, total, sums = states[0] if self.splits == 1 else self._merge(states, random)
+        top, total, sums = states[0] if self.splits == 1 else self._merge(states, inputs.q_nope.dtype, random)
         value, log = float32(sums / total), self._log(total, random)
         lse = log if self.fault == "lse without the maximum" else float32(top + log)
         if self.natural:
@@ -125,7 +126,7 @@ class Kernel:
             top = new_top
         return float32(top * scale) if self.raw_maximum else top, total, sums
 
-    def _merge(self, states, random) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _merge(self, states, dtype, random) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Splits merged by their lse, as FlashDecoding does: each one's output is a weighted value."""
         states = [state for state in states if np.isfinite(state[0]).all()]
         lses = [float32(top + self._log(total, random)) for top, total, _ in states]
@@ -134,7 +135,10 @@ class Kernel:
         for lse, (_, split_total, split_sums) in zip(lses, states, strict=True):
             weight = self._exp(float32(lse - top), random)
             total = float32(total + weight)
-            sums = float32(sums + float32(weight * float32(split_sums / split_total)))
+            partial = float32(split_sums / split_total)
+            if self.rounded_partials:
+                partial = narrow(partial, dtype)
+            sums = float32(sums + float32(weight * partial))
         return top, total, sums
 
     def _scale(self, sm_scale: float) -> float:

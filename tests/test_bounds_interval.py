@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reference import blocks, bounds, float64
-from reference.constants import Constants, of_gpu, table, wider
+from reference.constants import UNIT, Constants, of_gpu, table, wider
 from tests.emulation import Kernel
 from tests.reference_inputs import make_inputs
 from tests.test_bounds_soundness import HOPPER, power_of_two
@@ -43,6 +43,17 @@ def test_the_golden_result_is_that_of_the_reference():
         expect(inputs).in_lambda_form()
 
 
+def test_the_lse_of_a_single_key_may_err_by_its_dot_product_and_a_few_roundings():
+    """kappa 576 u sum |q||k|, in base 2: no wider, or a faulty LSE passes."""
+    inputs = make_inputs([(1, 1)])
+    page = int(inputs.kv_indices[0])
+    query = torch.cat([inputs.q_nope[0], inputs.q_pe[0]], -1).double().abs()
+    key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]]).double().abs()
+    dot = HOPPER.kappa * 576 * UNIT * (query @ key) * inputs.sm_scale / math.log(2)
+    error = expect(inputs).lse_error[0]
+    assert (error >= dot).all() and (error <= 1.1 * dot).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_single_key_must_come_out_bit_for_bit(dtype):
     inputs = make_inputs([(1, 1)], dtype=dtype)
@@ -63,7 +74,7 @@ def test_a_dominant_key_must_come_out_bit_for_bit_at_a_logit_of_a_thousand():
 def float64_top(inputs):
     live, _ = blocks.row_spans(inputs)
     (block,) = blocks.blocks(live, inputs.device)
-    return float64.evaluate(inputs, block).scores.amax(-1)[0]
+    return float64.evaluate(float64.Operands(inputs, block)).scores.amax(-1)[0]
 
 
 def test_p_that_are_powers_of_two_leave_less_than_an_ulp():

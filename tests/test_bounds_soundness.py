@@ -26,7 +26,7 @@ KERNELS = {
 DOCUMENTED = {
     "fast-math": Kernel(HOPPER, raw_maximum=True, tile=16),
     "rounded-denominator": Kernel(HOPPER, rounded_denominator=True),
-    "flashinfer": Kernel(HOPPER, raw_maximum=True, rounded_denominator=True, tile=16),
+    "flashinfer": Kernel(HOPPER, raw_maximum=True, rounded_denominator=True, rounded_partials=True, splits=4, tile=16),
 }
 LAMBDA = 7.5
 
@@ -129,11 +129,19 @@ def test_a_correct_kernel_is_inside_the_bound(kernel, values):
         assert ratios.output <= 1 and ratios.lse <= 1, f"{length} keys: {ratios}"
 
 
-@pytest.mark.parametrize("values", ["bell", "logits near 1e3", "logits near 1e5", "offset values", "rising"])
+@pytest.mark.parametrize(
+    "values", ["bell", "logits near 1e3", "logits near 1e5", "offset values", "rising", "power of two"]
+)
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_a_kernel_that_documents_other_numerics_is_inside_its_profile(name, values):
     ratios = judge(VALUES[values](300), DOCUMENTED[name], PROFILES[name])
     assert ratios.outside == 0 and ratios.output <= 1 and ratios.lse <= 1
+
+
+def test_splits_that_leave_16_bits_are_right_only_where_that_is_documented():
+    kernel, documented = Kernel(HOPPER, splits=2, rounded_partials=True), Profile("mine", rounded_partials=True)
+    assert judge(VALUES["power of two"](52), kernel, documented).outside == 0
+    assert judge(VALUES["power of two"](52), kernel).outside > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

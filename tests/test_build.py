@@ -99,7 +99,7 @@ def test_layouts_keep_every_value(layout: str) -> None:
 
 
 @pytest.mark.parametrize("poison", POISONS)
-@pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if not pages.sparse])
+@pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if not pages.sparse and name != "no-pages"])
 def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) -> None:
     inputs = build(replace(RAGGED, pages=pages, poison=poison))
     dead = torch.ones(inputs.num_pages, dtype=torch.bool)
@@ -110,6 +110,37 @@ def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) ->
         holds = {"nan": cache.isnan(), "inf": cache.isinf(), "decoys": cache.abs() > 8}[poison]
         assert holds[dead].all() if poison != "decoys" else holds[dead].any(-1).all()
         assert not holds[~dead].any()
+
+
+def test_what_names_no_page_may_be_the_first_id_past_the_cache() -> None:
+    inputs = build(replace(RAGGED, pages="just-past", spare_indices=0))
+    absent = inputs.kv_indices[inputs.kv_indices >= inputs.num_pages]
+    assert absent.numel() and (absent == inputs.num_pages).all() and (inputs.kv_indices >= 0).all()
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_ids_of_64_bits_may_name_page_1_when_they_are_cut(spare: int) -> None:
+    inputs = build(Case(((1, 1, 40),), pages="aliases", index_dtype="int64", spare_pages=spare))
+    absent = inputs.kv_indices[(inputs.kv_indices < 0) | (inputs.kv_indices >= inputs.num_pages)]
+    assert absent.numel() and (absent.int() == 1).all()
+    assert absent.unique().tolist() == [(1 << 32) + 1 if inputs.num_pages % 2 else -(1 << 63) + 1]
+
+
+def test_a_cache_without_pages_is_named_all_the_same() -> None:
+    inputs = build(replace(RAGGED, pages="no-pages"))
+    assert inputs.num_pages == 0
+    assert inputs.kv_indices.shape[0] == RAGGED.total_kv + RAGGED.spare_indices > 0
+    assert not live_pages(inputs).numel()
+
+
+def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:
+    inputs = build(Case(((1, 5, 12),), values="nonfinite-hidden"))
+    pages = inputs.kv_indices.long()
+    content, rotary = inputs.ckv_cache[pages, 0].double(), inputs.kpe_cache[pages, 0].double()
+    scores = inputs.q_nope.double() @ content.T + inputs.q_pe.double() @ rotary.T
+    hidden = torch.isneginf(content).any(-1)
+    assert torch.equal(hidden, torch.isneginf(rotary).any(-1)) and hidden.any()
+    assert torch.isneginf(scores[..., hidden]).all() and scores[..., ~hidden].isfinite().all()
 
 
 @pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if pages.sparse])

@@ -49,7 +49,7 @@ def test_other_times_are_refused(text):
         (["--contract", "strict"], "argument --contract: 'strict' is none of definition, serving, hardened"),
         (["--device", "tpu"], "argument --device: 'tpu' is none of auto, cpu, cuda"),
         (["--strata", ","], "argument --strata: a comma-separated list of names is needed"),
-        (["-n", "two"], "argument -n: 'two' is neither auto nor a number"),
+        (["-n", "two"], "argument -n/--workers: 'two' is neither auto nor a number"),
         (["--max-tim"], "argument --max-time: expected one argument"),
         (["--unheard-of"], "unrecognized arguments: --unheard-of"),
     ],
@@ -88,7 +88,7 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
     texts = {
         "KERNEL": "mine.py:run", "CONTRACT": "serving", "WITHOUT": "padding", "MAX_TIME": "10m", "MAX_CASES": "5",
         "SEED": "4", "PROFILE": "fast-math", "DEVICE": "cpu", "STRATA": "bell, ragged", "MAX_FAILURES": "2",
-        "SHARD": "1/2", "OUT": "here", "SANDBOX": "always",
+        "SHARD": "1/2", "OUT": "here", "SANDBOX": "always", "SANITIZE": "initcheck", "DATABASE": "redis://here:6379",
     }  # fmt: skip
     assert {"MLA_FUZZ_" + name for name in texts} == {option.variable for option in TABLE}
     values = given(parsed, {"MLA_FUZZ_" + name: text for name, text in texts.items()})
@@ -104,7 +104,9 @@ def test_every_option_has_an_environment_twin_and_the_command_line_wins():
         device="cpu",
         strata=("bell", "ragged"),
         max_failures=2,
+        sanitize="initcheck",
         sandbox="always",
+        database="redis://here:6379",
         out=Path("here"),
     )
 

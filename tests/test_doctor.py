@@ -33,3 +33,12 @@ def test_a_kernel_that_does_not_run_here_is_exit_status_2(monkeypatch, capsys):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
     assert "no-such-package: NOT INSTALLED; make test installs it" in list(doctor._software())
+
+
+def test_says_which_sanitizers_there_are(monkeypatch):
+    said = "\n".join(doctor._hardware([], "cpu"))
+    assert "compute-sanitizer" in said and "sanitizers of Triton's own: consan" in said
+    monkeypatch.setattr(doctor.tool, "PROGRAM", "no-such-sanitizer")
+    assert "not here: compute-sanitizer, for --sanitize: there is no no-such-sanitizer" in "\n".join(
+        doctor._hardware([], "cpu")
+    )

@@ -159,6 +159,7 @@ def test_a_usual_mistake_is_named(run, looks):
         on_output(torch.randn_like),
         on_lse(lambda lse: lse + 1),
         on_lse(lambda lse: torch.full_like(lse, math.nan)),
+        on_lse(lambda lse: torch.full_like(lse, -math.inf)),
         on_output(lambda output: torch.full_like(output, math.inf)),
         scaled(lambda scale: 1.1 * scale),
     ],
@@ -166,6 +167,15 @@ def test_a_usual_mistake_is_named(run, looks):
 def test_what_is_no_usual_mistake_is_not_named(run):
     found = findings(run)
     assert found and not any("looks like" in detail for detail in found.values())
+
+
+def test_a_row_of_one_key_that_comes_out_as_if_it_had_none_says_nothing_of_the_causal_edge():
+    def run(**operands):
+        output, lse = solve(operands)
+        return torch.zeros_like(output), torch.full_like(lse, -math.inf)
+
+    found = findings(run, Case(lengths=((1, 1, 1),)))
+    assert set(found) == {"output", "lse"} and not any("causal" in detail for detail in found.values())
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import fuzz.checks
 import kernel
 from fuzz.build import build
 from fuzz.case import Case
-from fuzz.checks import CHECKS, judge
+from fuzz.checks import CHECKS, is_made, judge, results
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.checks.numeric import expected_of
+from fuzz.checks.numeric import beyond_rounding, expected_of
 from fuzz.target import Target
 from kernel.contract import CONTRACTS
 from reference.bounds import interval
@@ -100,6 +100,16 @@ def test_one_ulp_beyond_the_interval_fails_and_its_edge_passes():
     assert "row 1 is query 1 of 3 of request 0 and sees 69 of 70 keys" in message
 
 
+def test_an_element_at_the_end_of_its_interval_passes_however_close_to_the_bound_that_is():
+    inputs = build(CASE, DEVICE)
+    expected = expected_of(CASE, inputs)
+    for end in interval(expected, torch.bfloat16):
+        ratio = (beyond_rounding(end, expected.output) / expected.output_error)[ROW]
+        where = (ROW, *(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape)))
+        assert 0.99 < ratio.max() <= 1
+        assert failures(tampered(set_element(where, end[where])), CASE) == {}
+
+
 def test_one_wrong_element_in_a_million_fails():
     case = Case(lengths=((1, 128, 1),), seed=3)
     found = failures(tampered(set_element((127, 3, 200), 3.0)), case)
@@ -148,6 +158,21 @@ def test_scratch_that_is_read_unwritten_shows_whatever_hides_a_nan():
 
     assert failures(target(adds_scratch)).keys() == {"output", "empty-rows"}
     assert failures(target(compares_with_scratch)).keys() == {"lse", "empty-rows"}
+
+
+def test_an_operator_may_leave_some_of_its_results_undefined(monkeypatch):
+    """No operator of torch does on the CPU; FlashAttention-3 does, where a context is not split."""
+    dispatch = results._PoisonedAllocations.__torch_dispatch__
+
+    def leaves_one_undefined(mode, function, *rest):
+        if function is not torch.ops.aten.unbind.int:
+            return dispatch(mode, function, *rest)
+        return dispatch(mode, lambda *_, **__: [torch.ones(2), None], *rest)
+
+    monkeypatch.setattr(results._PoisonedAllocations, "__torch_dispatch__", leaves_one_undefined)
+    with results._PoisonedAllocations(scratch=False):
+        first, second = torch.zeros(2, 2).unbind()
+    assert first.tolist() == [1, 1] and not second.numel()
 
 
 def test_a_compiled_kernel_is_judged_compiled():
@@ -279,6 +304,13 @@ def test_a_kernel_without_repeatable_bits_is_judged_by_the_bound():
 
     case = Case(lengths=((1, 3, 70),), seed=1)
     assert not failures(target(run), case, "definition", also={"dead-content", "causality", "fresh"})
+
+
+def test_a_check_is_made_where_its_promise_is():
+    serving = CONTRACTS["serving"] - {"lse", "batch-invariant"}
+    not_made = {check for check in CHECKS if not is_made(check, serving)}
+    assert not_made == {"lse", "batch-invariant"} and is_made("memcheck", serving)
+    assert all(is_made(check, CONTRACTS["hardened"]) for check in CHECKS)
 
 
 def test_a_case_that_needs_more_than_the_contract_is_refused():

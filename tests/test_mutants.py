@@ -147,7 +147,7 @@ BODIES = {
 
 def outcomes(planted: list[Planted], deadline: float = math.inf) -> dict[str, Outcome]:
     def work(one: Planted) -> Work:
-        return Work(attack, (one.changed, CASES, "cpu", Budget(20, 3, 2)), 5)
+        return Work(attack, (one.changed, CASES, "cpu", 1, Budget(20, 3, 2)), 15)
 
     return {outcome.planted.name: outcome for outcome in run_all(planted, work, "cpu", 2, deadline)}
 
@@ -249,4 +249,7 @@ def test_rules_of_other_suites_judge_on_their_own_inputs(monkeypatch, tmp_path):
         report.outcomes.append(outcome)
     assert report.exit_status == 0
     report.write(tmp_path)
-    assert "| FlashMLA | 1 / 1 | accepted |" in (tmp_path / "rules.md").read_text()
+    page = (tmp_path / "rules.md").read_text()
+    assert "| FlashMLA | 1 / 1 | accepted |" in page
+    assert "| mutant | FlashInfer-Bench | SOL-ExecBench | KernelBench | FlashAttention, 2x |" in page
+    assert "| raises | killed | killed | killed | killed |" in page and "| right |" not in page

@@ -76,6 +76,14 @@ def test_a_mended_kernel_lets_its_failures_be_forgotten(tmp_path):
     assert len(searched(tmp_path, "out")) == 1 and list(known.known()) == []
 
 
+def test_what_this_contract_does_not_check_is_neither_tried_nor_forgotten(tmp_path):
+    known = Recall("wrong:run", DirectoryBasedExampleDatabase(tmp_path / DATABASE))
+    known.remember("lse", {"x": 0, "y": 11, "kind": "b"})
+    limits = ("--contract", "definition", "--without", "lse", "--max-cases", "1", "--seed", "1", "-n", "1")
+    run(tmp_path, "run", "--kernel", "wrong:run", *limits)
+    assert not searched(tmp_path, "out") and ("lse", {"x": 0, "y": 11, "kind": "b"}) in known.known()
+
+
 def test_a_derandomized_profile_knows_nothing(tmp_path):
     Recall("wrong:run", DirectoryBasedExampleDatabase(tmp_path / DATABASE)).remember(
         "output", {"x": 900, "y": 0, "kind": "a"}

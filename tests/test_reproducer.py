@@ -21,7 +21,7 @@ from fuzz.checks import CHECKS
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.evidence import spans, write_evidence
 from fuzz.explain import DEMANDS
-from fuzz.options import UsageError
+from fuzz.options import SANITIZERS, UsageError
 from kernel.contract import DEFINITION
 from tests.dumping import dump, rig, spec
 
@@ -134,7 +134,7 @@ def test_the_readme_tells_a_stranger_what_happened(made):
 
 
 def test_every_check_is_explained():
-    assert DEMANDS.keys() == set(CHECKS) and set(INVARIANCES) == REPEATING
+    assert DEMANDS.keys() == {*CHECKS, *SANITIZERS} and set(INVARIANCES) == REPEATING
 
 
 def test_a_kernel_that_raises_leaves_no_results_but_all_else(tmp_path):

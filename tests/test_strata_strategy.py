@@ -55,9 +55,9 @@ def test_heavy_strata_are_rare_on_a_gpu() -> None:
 
 def test_what_does_not_fit_is_named_with_the_reason() -> None:
     assert excluded(EVERYTHING, CPU) == {
-        "lengths:many-requests": "needs 16,385 tiles, the budget is 32",
-        "lengths:long-context": "needs 128 tiles, the budget is 32",
-        "lengths:huge-q": "needs 65,537 tiles, the budget is 32",
+        "lengths:many-requests": "needs 16,385 tiles, the budget is 52",
+        "lengths:long-context": "needs 128 tiles, the budget is 52",
+        "lengths:huge-q": "needs 65,537 tiles, the budget is 52",
     }
     assert excluded(EVERYTHING, GPU) == {}
     small = replace(GPU, memory=20 << 30)

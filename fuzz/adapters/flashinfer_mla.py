@@ -1,7 +1,8 @@
 """FlashInfer's BatchMLAPagedAttentionWrapper (package flashinfer-python), which plans on the host for each call.
 
-Its kernels take P rounded to 16 bits into the denominator too, keep the maximum of the unscaled scores, and are
-compiled with -use_fast_math: the numerics profile `flashinfer`.
+Its kernels keep the maximum of the unscaled scores, leave the output of a split (of 32 keys or more) in 16 bits, are
+compiled with -use_fast_math and, other than on Hopper, take P rounded to 16 bits into the denominator too: the numerics
+profile `flashinfer`. Read and run as of 0.6.18.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from fuzz.build import build
-from fuzz.case import Case, promises_needed
+from fuzz.case import Case, is_sparse, promises_needed
 from fuzz.checks.elsewhere import Elsewhere, home_of
 from fuzz.checks.finding import Finding, Verdict
 from fuzz.checks.hints import are_valid, hinted
@@ -22,12 +22,10 @@ from fuzz.checks.results import KernelRaised, call
 from fuzz.checks.rows import owns_rows, place
 from fuzz.checks.trial import Trial
 from fuzz.strata.indptr import INDPTRS
-from fuzz.strata.layouts import LAYOUTS
-from fuzz.strata.pages import PAGES
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
-__all__ = ["CHECKS", "Finding", "Verdict", "judge", "judge_inputs", "needs_device"]
+__all__ = ["CHECKS", "Finding", "Verdict", "is_made", "judge", "judge_inputs", "needs_device"]
 
 CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
 
@@ -89,6 +87,12 @@ def _judged(
     return verdict
 
 
+def is_made(check: str, contract: Set[str]) -> bool:
+    """Whether a check can be among those of a case under a contract."""
+    promise = "lse" if check == "lse" else INVARIANCES[check].promise if check in INVARIANCES else "base"
+    return promise in contract
+
+
 def needs_device(case: Case, contract: Set[str], also: Set[str]) -> bool:
     """Whether checks are among those of a case that are about the device: its streams, its graphs, which is current."""
     return any(INVARIANCES[name].promise == "stream-ordered" for name in _drawn(case, contract) | also)
@@ -127,12 +131,11 @@ def _drawn(case: Case, contract: Set[str]) -> set[str]:
     """The invariance checks of a case: of those that its contract and its size allow, each one in `_RARITY` times."""
     if not INDPTRS[case.indptr].valid:
         return set()
-    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
     return {
         name
         for name, invariance in INVARIANCES.items()
         if invariance.promise in contract
-        and not (invariance.copies and is_sparse)
+        and not (invariance.copies and is_sparse(case))
         and _digest(f"{name} {case}") % _RARITY == 0
     }
 

@@ -6,11 +6,10 @@ The many small operations of a verdict on a small case cost a core less than the
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from fuzz.case import Case
-from fuzz.checks.storage import copies, copy_of, take_over, tensors
-from fuzz.strata.layouts import LAYOUTS
-from fuzz.strata.pages import PAGES
+from fuzz.case import Case, is_sparse
+from fuzz.checks.storage import copies, copy_of, take_over, tensors, wait_for
 from fuzz.target import Target
 from kernel.contract import Inputs
 from reference.profile import Profile
@@ -22,8 +21,7 @@ _TILES = 64
 
 def home_of(case: Case, device: torch.device) -> torch.device:
     """Where the operands of a case are built and its results judged."""
-    is_sparse = PAGES[case.pages].sparse or LAYOUTS[case.layout].sparse
-    return torch.device("cpu") if case.tiles <= _TILES and not is_sparse else device
+    return torch.device("cpu") if case.tiles <= _TILES and not is_sparse(case) else device
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +42,15 @@ class Elsewhere:
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        given = copy_of(inputs, self.device)
         offered = [buffer for buffer in (output, lse) if buffer is not None]
-        buffers = copies(*offered, device=self.device)
+        with _disable_current_modes():  # that which poisons the kernel's allocations would see every copy
+            given = copy_of(inputs, self.device)
+            buffers = copies(*offered, device=self.device)
+            wait_for([self.device])  # a kernel that runs on a stream of its own finds its operands, too
         results = self.target(given, *buffers)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        for here, there in zip(
-            [*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers], strict=True
-        ):
-            take_over(here, there)
+        with _disable_current_modes():
+            wait_for([self.device])
+            take_over([*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers])
         back = {id(there): here for here, there in zip(offered, buffers, strict=True)}
         output, lse = (back.get(id(result), result if result is None else result.cpu()) for result in results)
         return output, lse

@@ -143,6 +143,8 @@ class _Look:
 
     def explains(self, problem: Inputs) -> bool:
         """Whether the wrong rows are right for another problem."""
+        if not problem.kv_indptr.diff()[self.wrong].any():
+            return False  # rows without keys: zeros and -inf have many causes
         golden = float64.attention(problem)[0 if self.check == "output" else 1]
         if (_distance(self.given, golden) > FAR)[self.wrong].any():
             return False
@@ -207,7 +209,7 @@ def _as_another_lse(look: _Look) -> Iterator[str]:
         return
     low, high = lse_interval(look.truth)
     natural = look.given.double() / math.log(2)
-    spare = CONVERSION * natural.abs()
+    spare = CONVERSION * natural.abs().nan_to_num(0.0, posinf=0.0)
     if look.fits(((natural >= low - spare) & (natural <= high + spare)).all(-1)):
         yield "the natural logarithm (ln instead of log2)"
     rows, heads = look.result.shape

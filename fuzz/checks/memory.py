@@ -1,5 +1,7 @@
 """What the kernel under test did to memory: every result element written, nothing else touched."""
 
+from types import EllipsisType
+
 import torch
 
 from fuzz import guards
@@ -18,39 +20,34 @@ class Snapshot:
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        self._live = _named_pages(inputs)
-        self._held = {name: self._part(name, tensor).clone() for name, tensor in tensors(inputs).items()}
+        operands = tensors(inputs)
+        self._kept = {name: _kept(name, tensor, inputs) for name, tensor in operands.items()}
+        self._held = {name: tensor[self._kept[name]].clone() for name, tensor in operands.items()}
 
     def changed(self, inputs: Inputs) -> Finding | None:
         """The first operand that holds something else now."""
-        for name, tensor in tensors(inputs).items():
-            part = self._part(name, tensor)
-            different = bits(part) != bits(self._held[name])
-            if different.any():
-                where = _first(different)
-                return Finding(
-                    "inputs-untouched",
-                    f"{name} was changed by the call ({int(different.sum())} of {different.numel()} elements)",
-                    where if part is tensor else None,
-                    part[where].item(),
-                    self._held[name][where].item(),
-                )
-        return None
-
-    def _part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        parts = -(-tensor.numel() * tensor.itemsize // _COPY_LIMIT)
-        if parts <= 1:
-            return tensor
-        return tensor[self._live] if name in ("ckv_cache", "kpe_cache") else tensor[::parts]
+        parts = {name: tensor[self._kept[name]] for name, tensor in tensors(inputs).items()}
+        changes = {name: bits(part) ^ bits(self._held[name]) for name, part in parts.items()}
+        name, count = _first_with_any(changes)
+        if not count:
+            return None
+        where = _first(changes[name])
+        return Finding(
+            "inputs-untouched",
+            f"{name} was changed by the call ({count} of {changes[name].numel()} elements)",
+            where if self._kept[name] is ... else None,
+            parts[name][where].item(),
+            self._held[name][where].item(),
+        )
 
 
 def check_written(results: Results) -> Finding | None:
-    for name, tensor in results.named().items():
-        missed = unwritten(tensor)
-        if missed.any():
-            detail = f"{int(missed.sum())} of {missed.numel()} elements of {name} were not written"
-            return Finding("written", detail, _first(missed))
-    return None
+    missed = {name: unwritten(tensor) for name, tensor in results.named().items()}
+    name, count = _first_with_any(missed)
+    if not count:
+        return None
+    detail = f"{count} of {missed[name].numel()} elements of {name} were not written"
+    return Finding("written", detail, _first(missed[name]))
 
 
 def check_bounds(inputs: Inputs, results: Results) -> Finding | None:
@@ -59,15 +56,32 @@ def check_bounds(inputs: Inputs, results: Results) -> Finding | None:
     named = tensors(inputs) | dict(zip(("output", "lse"), results.buffers, strict=False))
     for name, tensor in named.items():
         storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor
-    for views in storages.values():
-        if not guards.intact(*views.values()):
+    # all of them are asked for at once, so that a GPU is waited for once
+    intact = torch.stack([guards.intact(*views.values()) for views in storages.values()]).tolist()
+    for whole, views in zip(intact, storages.values(), strict=True):
+        if not whole:
             return Finding("in-bounds", f"memory around {' and '.join(views)} was written")
     return None
+
+
+def _kept(name: str, tensor: torch.Tensor, inputs: Inputs) -> EllipsisType | slice | torch.Tensor:
+    """The index of what is kept of an operand."""
+    parts = -(-tensor.numel() * tensor.itemsize // _COPY_LIMIT)
+    if parts <= 1:
+        return ...
+    return _named_pages(inputs) if name in ("ckv_cache", "kpe_cache") else slice(None, None, parts)
 
 
 def _named_pages(inputs: Inputs) -> torch.Tensor:
     pages = inputs.kv_indices.long()
     return pages[(pages >= 0) & (pages < inputs.num_pages)].unique()
+
+
+def _first_with_any(flags: dict[str, torch.Tensor]) -> tuple[str, int]:
+    """The name of the first tensor with elements that are not zero, and how many; ("", 0) if there is none. A GPU is
+    waited for once."""
+    counts = torch.stack([tensor.count_nonzero() for tensor in flags.values()]).tolist()
+    return next((each for each in zip(flags, counts, strict=True) if each[1]), ("", 0))
 
 
 def _first(flags: torch.Tensor) -> tuple[int, ...]:

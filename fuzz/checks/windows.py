@@ -16,14 +16,16 @@ def windows(inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
 
     One window for up to `ROWS` rows, or where the row pointers of the keys are not valid.
     """
-    keys = inputs.kv_indptr.long()
-    valid = keys[0] == 0 and bool((keys.diff() >= 0).all()) and keys[-1] <= inputs.num_kv_indices
-    if inputs.total_q <= ROWS or not valid:
+    if inputs.total_q <= ROWS or not _are_valid(inputs.kv_indptr.long(), inputs.num_kv_indices):
         yield slice(0, inputs.total_q), inputs
         return
     for first in range(0, inputs.total_q, ROWS):
         rows = slice(first, min(first + ROWS, inputs.total_q))
         yield rows, _cut(inputs, rows)
+
+
+def _are_valid(kv_indptr: torch.Tensor, num_kv_indices: int) -> bool:
+    return bool((kv_indptr[0] == 0) & (kv_indptr.diff() >= 0).all() & (kv_indptr[-1] <= num_kv_indices))
 
 
 def _cut(inputs: Inputs, rows: slice) -> Inputs:

@@ -8,10 +8,10 @@ from hashlib import blake2b
 
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.edit import Sources, StaleEdit, apply
-from fuzz.mutants.equivalent import EQUIVALENT
+from fuzz.mutants.equivalent import EQUIVALENT, ON_A_GPU
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
-from fuzz.mutants.mutant import CONTROL, GENERATED, JUDGE, NAMED, Mutant, Planted
+from fuzz.mutants.mutant import ANYWHERE, CONTROL, GENERATED, GPU, JUDGE, NAMED, Mutant, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.selftest import repository_sources
 from fuzz.options import UsageError
@@ -57,11 +57,12 @@ def _judges() -> Iterator[Planted]:
 def _generated() -> Iterator[Planted]:
     sources = kernel_sources()
     mutants = {mutant.name: mutant for mutant in generate(sources)}
-    for name in EQUIVALENT:
+    for name in (*EQUIVALENT, *ON_A_GPU):
         if name not in mutants:
             raise StaleEdit(f"fuzz/mutants/equivalent.py: the kernel has no mutant {name!r} any more")
     for name, mutant in mutants.items():
-        yield Planted(name, GENERATED, mutant.apply(sources), bug=mutant.kind, equivalent=EQUIVALENT.get(name, ""))
+        where, equivalent = GPU if name in ON_A_GPU else ANYWHERE, EQUIVALENT.get(name, "")
+        yield Planted(name, GENERATED, mutant.apply(sources), bug=mutant.kind, where=where, equivalent=equivalent)
 
 
 def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterator[Planted]:

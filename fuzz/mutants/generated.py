@@ -20,6 +20,9 @@ SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs"
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
 SKIPPED_FUNCTIONS = ("run", "_run_on_gpu")
+# What a GPU alone runs: functions, and what follows this condition.
+ON_A_GPU = ("_launch_list", "plan_for", "Plan.items", "Plan.schedule_constants")
+LISTED = "LISTED"
 SPEED = ("num_stages", "num_warps", "do_not_specialize")
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -55,7 +58,7 @@ def generate(sources: Sources) -> Iterator[Generated]:
     """All mutants of the kernel, in the order of the source."""
     for path in MODULES:
         for function, tree in functions(ast.parse(sources[path])).items():
-            if function in SKIPPED_FUNCTIONS:
+            if function in SKIPPED_FUNCTIONS + ON_A_GPU:
                 continue
             names: Counter[str] = Counter()
             around = _parents(tree)
@@ -76,6 +79,10 @@ def _nodes(function: ast.FunctionDef) -> list[ast.expr]:
         if isinstance(node, ast.keyword) and node.arg in SPEED:
             return
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SHAPES:
+            return
+        if isinstance(node, ast.If) and ast.unparse(node.test) == LISTED:
+            for statement in node.orelse:
+                visit(statement)
             return
         if isinstance(node, ast.expr):
             nodes.append(node)

@@ -119,14 +119,28 @@ class RulesReport(Report):
         write_text(directory / "rules.md", self.markdown())
 
     def markdown(self) -> str:
-        """A line for each rule."""
+        """A line for each rule, then one for each mutant with who rejects it of the four suites closest to ours."""
         tried = [one for one in self.outcomes if one.state in (KILLED, SURVIVED) and one.planted.group != CONTROL]
         rejected = [name for one in self._of(CONTROL) for name in one.checks]
         rows = []
         for name in ALL:
-            kills = sum("alive" in one.checks or name in one.checks for one in tried)
+            kills = sum(_rejects(name, one) for one in tried)
             rows.append([name, f"{kills} / {len(tried)}", "rejected" if name in rejected else "accepted"])
-        return f"{self._heading()}\n\n{_table(['rule', 'killed', 'the unchanged kernel'], rows)}\n"
+        counts = _table(["rule", "killed", "the unchanged kernel"], rows)
+        verdicts = [
+            [one.planted.name, *("killed" if _rejects(name, one) else "" for name in _CLOSEST)]
+            for one in self._sorted()
+            if one in tried
+        ]
+        return f"{self._heading()}\n\n{counts}\n\n{_table(['mutant', *_CLOSEST], verdicts)}\n"
+
+
+_CLOSEST = ALL[:4]
+
+
+def _rejects(rule: str, outcome: Outcome) -> bool:
+    """Whether a rule rejects a mutant; one whose process dies is rejected by all."""
+    return "alive" in outcome.checks or rule in outcome.checks
 
 
 def line(outcome: Outcome) -> str:

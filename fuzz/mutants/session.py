@@ -25,7 +25,8 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     def work(planted: Planted) -> Work:
         if planted.tests:
             return Work(run_tests, (planted.changed, planted.tests), 2 * SECONDS)
-        return Work(attack, (planted.changed, cases, device, budget), budget.case_seconds + budget.shrink_seconds)
+        arguments = (planted.changed, cases, device, workers, budget)
+        return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
     report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases))
     _run(report, mutants, work, parsed, device, workers, began)

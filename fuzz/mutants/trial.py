@@ -24,6 +24,8 @@ from fuzz.mutants.edit import Sources
 from fuzz.mutants.mutant import BROKEN, CASE, KILLED, SHRUNK, SURVIVED
 from fuzz.mutants.package import load_mutant
 from fuzz.options import UsageError
+from fuzz.room import Room
+from fuzz.strata.strategy import exclusion
 from fuzz.target import Target
 from kernel.contract import CONTRACTS
 
@@ -32,7 +34,10 @@ CONTRACT = CONTRACTS["hardened"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one mutant may cost, in seconds: all cases, one case, the search for a smaller one."""
+    """What one mutant may cost, in seconds: all cases, one case, the search for a smaller one.
+
+    All cases are timed as `attack` times them; the other two go by the clock on the wall.
+    """
 
     seconds: float
     case_seconds: float
@@ -41,13 +46,20 @@ class Budget:
     @classmethod
     def of(cls, device: str, cases: int) -> Budget:
         """On a GPU the first case of each variant waits for the compiler."""
-        return cls(120 + cases / 2, 120, 20) if device == "cuda" else cls(30 + cases, 60, 5)
+        return cls(120 + cases / 2, 120, 20) if device == "cuda" else cls(30 + cases, 90, 5)
 
 
-def attack(changed: Sources, cases: Sequence[Case], device: str, budget: Budget, journal: Journal) -> None:
-    """Judge a mutant on `cases`, in order, until one fails."""
+def attack(
+    changed: Sources, cases: Sequence[Case], device: str, sharing: int, budget: Budget, journal: Journal
+) -> None:
+    """Judge a mutant on `cases`, in order, until one fails; `sharing` processes do so on one device.
+
+    Seconds are those of this process on a CPU, whatever else that is busy with.
+    """
     torch.set_num_threads(1)
-    start = time.monotonic()
+    room = Room(device, sharing, journal.path.parent)
+    clock = time.monotonic if device == "cuda" else time.process_time
+    start = clock()
     with tempfile.TemporaryDirectory() as directory:
         try:
             target = load_mutant(changed, Path(directory))
@@ -55,11 +67,14 @@ def attack(changed: Sources, cases: Sequence[Case], device: str, budget: Budget,
             journal.write(KILLED, seconds=0.0, checks=["alive"], traits=[], message=f"alive: {error}")
             return
         for number, case in enumerate(cases, 1):
-            if time.monotonic() - start > budget.seconds:
+            if clock() - start > budget.seconds:
                 break
+            if exclusion(case, CONTRACT, room.budget):
+                continue  # the GPU is smaller than one of the budget that it was drawn for
             journal.write(CASE, number=number, case=case.to_json())
             try:
-                verdict = judge(case, target, device=device, contract=CONTRACT)
+                with room.taken(case):
+                    verdict = judge(case, target, device=device, contract=CONTRACT)
             except Exception:
                 # What a kernel raises is a finding. This is the judge's own, and no kill.
                 journal.write(BROKEN, message=traceback.format_exc())
@@ -67,19 +82,20 @@ def attack(changed: Sources, cases: Sequence[Case], device: str, budget: Budget,
             if verdict.failed:
                 checks = sorted({finding.check for finding in verdict.findings})
                 traits, message = sorted(traits_of(case)), str(verdict.findings[0])
-                journal.write(KILLED, seconds=time.monotonic() - start, checks=checks, traits=traits, message=message)
-                smallest = shrunk(case, checks[0], target, device, budget.shrink_seconds)
+                journal.write(KILLED, seconds=clock() - start, checks=checks, traits=traits, message=message)
+                smallest = shrunk(case, checks[0], target, device, room, budget.shrink_seconds)
                 journal.write(SHRUNK, case=smallest.to_json())
                 return
-        journal.write(SURVIVED, seconds=time.monotonic() - start)
+        journal.write(SURVIVED, seconds=clock() - start)
 
 
-def shrunk(case: Case, check: str, target: Target, device: str, seconds: float) -> Case:
+def shrunk(case: Case, check: str, target: Target, device: str, room: Room, seconds: float) -> Case:
     """The smallest case that fails the same check, as far as the time goes."""
     also = {check} & INVARIANCES.keys()
 
     def fails(smaller: Case) -> bool:
-        findings = judge(smaller, target, device=device, contract=CONTRACT, also=also).findings
+        with room.taken(smaller):
+            findings = judge(smaller, target, device=device, contract=CONTRACT, also=also).findings
         return check in {finding.check for finding in findings}
 
     search = Search(case, CONTRACT, fails, seconds)

@@ -45,6 +45,7 @@ def page(run: Run, totals: Totals, summary: Mapping[str, Any]) -> str:
         when=date(when),
         verdict=_verdict(summary, failures),
         failures=failures,
+        incidents=any(summary.get(kind) for kind in ("errors", "warnings", "lost", "unfinished")),
         figures=_figures(summary, totals.reach),
         checks=checks,
         heat=heat_map(summary, counts, checks, totals.reach),

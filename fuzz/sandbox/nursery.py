@@ -7,17 +7,14 @@ and no CUDA context, thread or lock of the worker is ever in it. It ends with th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import sys
 import time
-from typing import NoReturn
 
+from fuzz.machine import die_with
 from fuzz.sandbox.wire import Ended, receive, send
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, control: int) -> None:
@@ -52,17 +49,6 @@ def main(parent: int, control: int) -> None:
                 send(requests, {"status": _reap(message["reap"], message["patience"])})
     for pid in children:
         _reap(pid, 0)
-
-
-def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        _die()  # it is dead already
-
-
-def _die() -> NoReturn:
-    os._exit(1)
 
 
 def _reap(pid: int, patience: float) -> int | None:

@@ -8,9 +8,12 @@ from typing import TypeVar
 from fuzz.strata.choices import Choices
 from fuzz.strata.lengths import (
     BLOCKS,
+    CHUNKS,
+    CROWD,
     GRID_LIMIT,
     INT32_ROWS,
     LONG,
+    MOST_SPLIT,
     TILE_KEYS,
     TILE_QUERIES,
     Runs,
@@ -24,7 +27,10 @@ Run = tuple[int, int, int]
 LONGEST = 131_072
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
-_WEIGHTS = {"single": 9, "ragged": 9, "no-queries": 1, "server": 3, "many-requests": 1, "long-context": 2, "huge-q": 1}
+_WEIGHTS = {
+    "single": 9, "ragged": 9, "masked-rows": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3,
+    "many-requests": 4, "long-context": 2, "huge-q": 8,
+}  # fmt: skip
 # parts of the budget that a case may use: most are cheap
 _PARTS = (8, 8, 4, 4, 2, 1)
 # of a single request, which is what lengths shrink to: stratum, part, queries, kind of keys, keys
@@ -149,7 +155,8 @@ def _query_edge(d: _Drawing) -> list[Run]:
 
 
 def _masked_rows(d: _Drawing) -> list[Run]:
-    q_len = max(2, d.queries())
+    """Any number of queries, or so many that more than the shortest requests have keys meet rows without."""
+    q_len = d.one_of((max(2, d.queries()), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
     return d.among((1, q_len, d.integer(1, q_len - 1)), 2)
 
 
@@ -176,6 +183,22 @@ def _uneven(d: _Drawing) -> list[Run]:
     requests = [(1, 1, short), (1, 1, short + d.integer(0, 2))]
     requests.insert(d.integer(0, 2), (1, 1, long))
     return requests
+
+
+def _splits(d: _Drawing) -> list[Run]:
+    """A number of whole chunks for each query and about a key, between requests of about a chunk."""
+    q_len = d.one_of((1, 1, *range(2, MOST_SPLIT + 1)))
+    whole = [q_len * chunk * count for chunk in CHUNKS for count in (1, 2, 3, 17)]
+    affordable = [kv_len for kv_len in whole if kv_len <= TILE_KEYS * d.most // 2]
+    kv_len = d.one_of(affordable) + d.one_of((1, 1, q_len, 0, -1))
+    requests = [(1, d.one_of((1, 1, 2)), d.integer(CHUNKS[0] // 2, 2 * CHUNKS[0])) for _ in range(d.integer(1, 2))]
+    requests.insert(d.integer(0, len(requests)), (1, q_len, kv_len))
+    return requests
+
+
+def _crowd(d: _Drawing) -> list[Run]:
+    """The last request is the one that is hard to find."""
+    return [(d.integer(CROWD + 1, CROWD + 9), 0, d.one_of((0, 1))), d.request(2)]
 
 
 def _server(d: _Drawing) -> list[Run]:
@@ -223,6 +246,8 @@ _STRATA: dict[str, Callable[[_Drawing], list[Run]]] = {
     "zero-run": _zero_run,
     "no-queries": _no_queries,
     "uneven": _uneven,
+    "splits": _splits,
+    "crowd": _crowd,
     "server": _server,
     "many-requests": _many_requests,
     "long-context": _long_context,

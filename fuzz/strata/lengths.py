@@ -17,6 +17,10 @@ BLOCKS = (64, 16, 32, 128)
 # a tile of the kernels at hand is 4 queries times 64 keys
 TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
+# keys per query in a chunk of split-KV: edges of those of kernels at hand, in the interpreter and on GPUs
+CHUNKS = (128, 512)
+MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
+CROWD = 128
 GRID_LIMIT = 65_535
 INT32_ROWS = (1 << 31) // (16 * 512)
 
@@ -86,6 +90,11 @@ def _live(runs: Runs) -> list[tuple[int, int]]:
 def _at_edge(length: int) -> bool:
     """k * 16 + {-1, 0, 1} for a k >= 1: the edges of every larger block are among them."""
     return length >= 15 and length % 16 in (0, 1, 15)
+
+
+def _at_chunk(q_len: int, kv_len: int) -> bool:
+    """From one key below a multiple of a chunk to as many above it as there are queries."""
+    return kv_len >= CHUNKS[0] * q_len - 1 and (kv_len + 1) % (CHUNKS[0] * q_len) <= q_len + 1
 
 
 LENGTHS = {
@@ -160,6 +169,16 @@ LENGTHS = {
         doc="three or more contexts, one 64 times as long as another: splits that hold nothing are merged all the same",
         source="F23; aiter PR #3641, vLLM PR #47188",
         holds=lambda runs: batch(runs) >= 3 and max(kv for *_, kv in runs) >= 64 * min(kv for *_, kv in runs) > 0,
+    ),
+    "splits": Lengths(
+        doc="1 to 4 queries over about 1, 2, 3 or 17 times 128 or 512 keys each: chunks of split-KV, seen or not",
+        source="F07, F16, F23; FlashInfer #4485, flash-attention #1897, aiter PR #3641",
+        holds=lambda runs: any(q <= MOST_SPLIT and _at_chunk(q, kv) for q, kv in _live(runs)),
+    ),
+    "crowd": Lengths(
+        doc="more than 128 requests, most without queries: a search that looks at 128 at once takes a second step",
+        source="F11, F28; FlashInfer #3125",
+        holds=lambda runs: batch(runs) > CROWD,
     ),
     "server": Lengths(
         doc="the lengths of one of FlashInfer-Bench's 38 workloads: what servers send",

@@ -40,6 +40,14 @@ class Positions:
         return torch.arange(self.total, device=self.request.device)
 
 
+def garbage(count: int, num_pages: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """`count` ids that name no page, int64; for int64 tables also some that would if cut to 32 bits."""
+    cycle = [-1, INT_MIN, num_pages, INT_MAX]
+    if dtype == torch.int64:
+        cycle += [(1 << 32) + 1, -(1 << 63), (1 << 63) - 1]
+    return torch.tensor(cycle, device=device)[torch.arange(count, device=device) % len(cycle)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pages(Stratum):
     """A kind of page table.
@@ -49,7 +57,8 @@ class Pages(Stratum):
     count(total, spare)                    num_pages
     sparse                                 few of many pages are touched: the rest of the cache stays zero
     front                                  pages of zeros before the cache, where wrapped offsets land
-    broken                                 some live slots name no page
+    broken                                 some live slots name no page: a quarter, and those past the last page
+    absent(count, num_pages, dtype, device)  what those hold, int64
     shared                                 a page may be named by several positions, not only by its owner
     repeats                                among them positions of one request
     """
@@ -60,16 +69,16 @@ class Pages(Stratum):
     sparse: bool = False
     front: int = 0
     broken: bool = False
+    absent: Callable[[int, int, torch.dtype, torch.device], torch.Tensor] = garbage
     shared: bool = False
     repeats: bool = False
 
 
-def garbage(count: int, num_pages: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """`count` ids that name no page, int64; for int64 tables also some that would if cut to 32 bits."""
-    cycle = [-1, INT_MIN, num_pages, INT_MAX]
-    if dtype == torch.int64:
-        cycle += [(1 << 32) + 1, -(1 << 63), (1 << 63) - 1]
-    return torch.tensor(cycle, device=device)[torch.arange(count, device=device) % len(cycle)]
+def _aliases(count: int, num_pages: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """One id for all, as a row that sees another one is lost whatever becomes of this."""
+    if dtype == torch.int32:
+        return torch.full((count,), INT_MIN + 1, device=device)
+    return torch.full((count,), 1 + (1 << 32 if num_pages % 2 else -(1 << 63)), device=device)
 
 
 def _own(positions: Positions, seed: int) -> torch.Tensor:
@@ -205,6 +214,32 @@ PAGES = {
         number=_permuted,
         count=lambda total, spare: (1 << 23) + 1 + total + spare,
         sparse=True,
+    ),
+    "just-past": Pages(
+        doc="a quarter of the live slots hold num_pages, the least that is outside: comparisons that are off by one",
+        source="F04, F30",
+        owner=_own,
+        number=_permuted,
+        count=_plain_count,
+        broken=True,
+        absent=lambda count, num_pages, dtype, device: torch.full((count,), num_pages, device=device),
+    ),
+    "aliases": Pages(
+        doc="a quarter of the live slots hold 2^32 + 1 or -2^63 + 1, page 1 when cut to 32 bits; in int32 -2^31 + 1",
+        source="F01, F04, F30",
+        owner=_own,
+        number=_permuted,
+        count=_plain_count,
+        broken=True,
+        absent=_aliases,
+    ),
+    "no-pages": Pages(
+        doc="a cache of no pages: whatever a row names is outside it, and there is no last page to take instead",
+        source="F30; Triton PR #10427",
+        owner=_own,
+        number=_from_zero,
+        count=lambda total, spare: 0,
+        broken=True,
     ),
     "garbage": Pages(
         doc="a quarter of the live slots hold -1, INT_MIN, num_pages, INT_MAX: rows that see one are NaN, no others",

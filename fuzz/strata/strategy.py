@@ -17,7 +17,7 @@ from fuzz.build import memory_bytes
 from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.strata.choices import Choices
 from fuzz.strata.draw_lengths import draw_runs
-from fuzz.strata.lengths import GRID_LIMIT, INT32_ROWS, LONG, Runs, server_lengths, tiles
+from fuzz.strata.lengths import CHUNKS, CROWD, GRID_LIMIT, INT32_ROWS, LONG, Runs, labels, server_lengths, tiles
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Budget:
 
 # The interpreter takes about 5 ms for a tile and 20 ms for a program. On a GPU the verdict costs most: up to some 64
 # tiles a core does it in 50 ms. What is heavy there is cheap on the CPU, where untouched memory costs nothing.
-CPU = Budget("cpu", tiles=16, most_tiles=32, memory=1 << 30, heavy_one_in=1)
+CPU = Budget("cpu", tiles=16, most_tiles=52, memory=1 << 30, heavy_one_in=1)
 GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=64)
 
 
@@ -103,6 +103,8 @@ def _least(family: str, name: str) -> Case:
 
 _LEAST: dict[str, Runs] = {
     "masked-rows": ((1, 2, 1),),
+    "splits": ((1, 1, CHUNKS[0]),),
+    "crowd": ((CROWD + 1, 0, 0),),
     "server": min(server_lengths().values(), key=tiles),
     "many-requests": ((GRID_LIMIT + 1, 0, 0), (1, 1, 1)),
     "long-context": ((1, 1, LONG),),
@@ -124,9 +126,17 @@ def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | Non
 
 
 # share of a family's first and simplest name; of families that are not here, all are alike
-_PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.85}
-# strata of values that say what they have to say at one scale
-_FOR_LN2 = ("power-of-two", "correlated")
+_PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.8}
+# what a stratum has to say, it says together with these: half of its cases have one of them in that family
+_TOGETHER = {
+    "lengths:tiny": ("indptr:kv-past-end",),  # claims more keys than there are in the batch
+    "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
+    "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
+    "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
+    "pages:aliases": ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
+    "values:power-of-two": ("scale:ln2",),
+    "values:correlated": ("scale:ln2",),
+}
 _HEAVY_LENGTHS = frozenset({"many-requests", "long-context", "huge-q"})
 _TAIL = (1, 2, 3, 7, 17, 70)
 
@@ -144,11 +154,16 @@ def _pool(family: str, names: list[str]) -> list[str]:
     return [names[0]] * repeats + names[1:]
 
 
+def _partners(family: str, pool: list[str], so_far: list[str]) -> list[str]:
+    """Names of the pool that strata chosen so far go together with, about as many as the pool has."""
+    full = [name for stratum in so_far for name in _TOGETHER.get(stratum, ())]
+    names = [name for name in pool if f"{family}:{name}" in full]
+    return names * (len(pool) // len(names)) if names else []
+
+
 def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budget) -> st.SearchStrategy[Case]:
     light = {family: [n for n in names if not _is_heavy(family, n)] or names for family, names in allowed.items()}
     pools = [{family: _pool(family, names[family]) for family in NAMED} for names in (light, allowed)]
-    scales = pools[0]["scale"]
-    ln2 = ["ln2"] * (len(scales) if "ln2" in scales else 0) + scales
     some = [*combinations(allowed["tail"], 1), tuple(allowed["tail"])]
     tails = [()] * len(some) + some
 
@@ -158,12 +173,12 @@ def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budg
         masked = "masked-rows" in contract
         heavy = choices.integer(0, budget.heavy_one_in - 1) == budget.heavy_one_in - 1
         lengths = (allowed if heavy else light)["lengths"]
-        chosen: dict[str, Any] = {
-            "lengths": draw_runs(choices, lengths, budget.tiles, budget.most_tiles, masked=masked)
-        }
+        runs = draw_runs(choices, lengths, budget.tiles, budget.most_tiles, masked=masked)
+        chosen: dict[str, Any] = {"lengths": runs}
+        so_far = [f"lengths:{name}" for name in labels(runs)]
         for family, pool in pools[heavy].items():
-            for_ln2 = family == "scale" and chosen["values"] in _FOR_LN2
-            chosen[family] = choices.one_of(ln2 if for_ln2 else pool)
+            chosen[family] = choices.one_of(pool + _partners(family, pool, so_far))
+            so_far.append(f"{family}:{chosen[family]}")
         chosen |= {name: choices.one_of(_TAIL) for name in choices.one_of(tails)}
         return _compatible(Case(**chosen, seed=choices.seed()), contract, allowed, budget)
 

@@ -247,6 +247,21 @@ def _signed_zeros_queries(rows: Rows) -> Pair:
     return q_nope, q_pe
 
 
+def _positive_queries(rows: Rows) -> Pair:
+    q_nope, q_pe = _queries(rows)
+    return q_nope.abs_(), q_pe.abs_()
+
+
+def _hidden_keys(rows: Rows) -> Pair:
+    """-Inf in a column of each part of a key past an edge, or of all: against positive queries a score of -Inf."""
+    ckv, kpe = _keys(rows)
+    chosen = _past_an_edge(rows) | (rows.of_request("spoiled keys", 2) == 1)
+    at = (chosen & _spoiled_request(rows)).nonzero()[:, 0]
+    for part in (ckv, kpe):
+        part[at, rows.of_request("spoiled column", part.shape[1])[at]] = float("-inf")
+    return ckv, kpe
+
+
 def _spoil_keys(chosen: Callable[[Rows], torch.Tensor]) -> Callable[[Rows], Pair]:
     """Bell-shaped keys; one column of the chosen ones is NaN, +Inf or -Inf."""
 
@@ -427,6 +442,14 @@ VALUES = {
         source="F03, F05; FlashInfer #941, flash-attention #2374",
         queries=_queries,
         keys=_spoil_keys(_past_an_edge),
+        finite=False,
+        contained=True,
+    ),
+    "nonfinite-hidden": Values(
+        doc="-Inf in the key past a row's edge, or in all, and so is the score: weight 0, but 0 * Inf spoils others",
+        source="F03; flash-attention #1745",
+        queries=_positive_queries,
+        keys=_hidden_keys,
         finite=False,
         contained=True,
     ),
