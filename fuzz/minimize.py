@@ -1,7 +1,7 @@
 """`python -m fuzz minimize`: a smaller case of the same bucket, in the dump itself.
 
-Hypothesis shrinks the choices from which a case was drawn, within the time of a run. Here the case itself is made
-smaller, field by field, as long as it takes.
+Hypothesis shrinks the choices from which a case was drawn. Here the case itself is made smaller, field by field: at the
+end of each search of a run, within its time, and by this command as long as it takes.
 """
 
 from __future__ import annotations

@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fuzz.journal import Reader
 from fuzz.recall import Recall, database
 from fuzz.units import CASES
 from tests.redis_server import redis_server
 from tests.test_plugin import command, environment, events, run, summary
 
-LONGEST = 60.0  # seconds that any run here may take
+LONGEST = 90.0  # seconds that any run here may take
 MEMORY = 80 << 20  # bytes of an object store: the least that Ray takes is 75 MB
 # Without the first Ray has its driver look for a cluster on localhost at the machine's outer address.
 SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
@@ -63,7 +65,9 @@ def nodes(tmp_path_factory) -> Iterator[Nodes]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'mla-fuzz[cluster]'")
     with pytest.MonkeyPatch.context() as patch:
         scratch = tmp_path_factory.mktemp("scratch")
-        for name, value in (SETTINGS | FIXED | {"TMPDIR": str(scratch)}).items():
+        # Ray itself stays where it is: the paths of its sockets must not be long
+        places = {"TMPDIR": str(scratch), "RAY_TMPDIR": tempfile.gettempdir()}
+        for name, value in (SETTINGS | FIXED | places).items():
             patch.setenv(name, value)
         cluster = Nodes(2, scratch)
         try:
@@ -88,14 +92,27 @@ def started(directory: Path, nodes: Nodes, *arguments: str, cases: int, **variab
             stderr=subprocess.STDOUT,
         )
         try:
-            until = time.monotonic() + LONGEST
-            while not (directory / "out" / "journal").exists() or len(events(directory, "verdict")) < cases:
-                assert process.poll() is None and time.monotonic() < until, said(directory)
-                time.sleep(0.1)
+            journal = directory / "out" / "journal"
+            wait_for(process, directory, lambda: journal.exists() and len(events(directory, "verdict")) >= cases)
             yield process
         finally:
             process.kill()
             process.wait()
+
+
+def wait_for(process: subprocess.Popen, directory: Path, condition: Callable[[], object]) -> None:
+    until = time.monotonic() + LONGEST
+    while not condition():
+        assert process.poll() is None and time.monotonic() < until, said(directory)
+        time.sleep(0.1)
+
+
+def in_flight(directory: Path) -> list[dict]:
+    """The cases that workers are in, as far as the driver knows."""
+    last = {}
+    for name, event in Reader(directory / "out" / "journal").new_events():
+        last[name] = event
+    return [event["case"] for event in last.values() if event["event"] == "case"]
 
 
 def said(directory: Path) -> str:
@@ -164,8 +181,7 @@ def test_the_shards_of_a_lost_node_go_on_elsewhere_and_nothing_is_lost_or_done_t
     nodes.add()
     told = summary(tmp_path)
     assert_same(tmp_path, alone)
-    assert len(told["lost"]) == 1 and told["lost"][0]["case"].keys() == {"x", "y", "kind"}
-    assert told["lost"][0]["why"].startswith("node ") and "was lost" in told["warnings"][0]
+    assert len(told["lost"]) <= 1 and "was lost" in told["warnings"][0]
     assert told["errors"] == [] and told["unfinished"] == []
     assert_nothing_is_left(nodes)
 
@@ -198,13 +214,20 @@ def test_a_shard_can_be_run_alone(nodes, tmp_path, alone):
     assert results(tmp_path, "out") == {unit: cases for unit, cases in whole.items() if unit % 5 == 1}
 
 
-def test_an_interrupted_run_ends_with_its_results_and_its_time_is_kept(nodes, tmp_path):
-    limits = ("--kernel", "right:run", "--max-time", "50s")
-    with started(tmp_path, nodes, *limits, cases=20) as process:
+def test_the_case_in_flight_on_a_lost_node_is_flagged_and_an_interrupted_run_says_so(nodes, tmp_path):
+    with started(tmp_path, nodes, "--kernel", "hanging:run", "--max-time", "55s", cases=2) as process:
+        wait_for(process, tmp_path, lambda: sum(case["x"] > 200 for case in in_flight(tmp_path)) == 2)
+        hanging = in_flight(tmp_path)
+        nodes.kill(nodes.nodes[0])
+        wait_for(process, tmp_path, lambda: events(tmp_path, "lost"))
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST) == 2, said(tmp_path)
+    nodes.add()
     told = summary(tmp_path)
-    assert told["stopped"] == "interrupted" and told["cases"] >= 20 and told["failures"] == []
+    assert told["stopped"] == "interrupted" and told["cases"] >= 2 and told["failures"] == []
+    (lost,) = told["lost"]
+    assert lost["case"] in hanging and lost["why"].startswith("node ")
+    assert f"run again, as {lost['why']}: " in said(tmp_path)
     assert_nothing_is_left(nodes)
 
 
@@ -214,12 +237,6 @@ def test_max_time_bounds_a_run_on_a_cluster(nodes, tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert time.monotonic() - began < 14 + 12
     assert summary(tmp_path)["stopped"] == "time limit" and summary(tmp_path)["cases"] > 0
-
-
-def test_a_kernel_that_cannot_be_loaded_is_exit_status_2(nodes, tmp_path):
-    ended = on_cluster(tmp_path, nodes, "--kernel", "absent:run", "--max-cases", "100")
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert "there is no module 'absent'" in ended.stdout and summary(tmp_path)["exit_status"] == 2
 
 
 def test_two_drivers_share_a_corpus_and_a_redis_that_dies_ends_neither(nodes, tmp_path):

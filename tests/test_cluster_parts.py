@@ -138,11 +138,14 @@ def test_a_shard_goes_on_elsewhere_with_its_journals_and_its_time(tmp_path):
     assert gathered.done == {5} and gathered.totals.unfinished() == []
 
 
+DONE = News({"r1-gw0.jsonl": lines(case(0, 1.0), verdict())}, {}, 0, "all cases done")
+
+
 class PretendedEngine:
     """Hosts that answer at once, but for `mute` ones that never do. A node that gets a shard of `deadly` is lost."""
 
-    def __init__(self, room: int, deadly: tuple[int, ...] = (), mute: int = 0) -> None:
-        self.room, self.deadly, self.mute = room, deadly, mute
+    def __init__(self, room: int, deadly: tuple[int, ...] = (), mute: int = 0, news: News = DONE) -> None:
+        self.room, self.deadly, self.mute, self.news = room, deadly, mute, news
         self.answers: dict[object, object] = {}
         self.at_work = 0
 
@@ -164,7 +167,7 @@ class PretendedEngine:
         if question == "news" and host.deadly:
             self.answers[answer] = Lost("the machine is gone")
         elif question == "news":
-            self.answers[answer] = News({"r1-gw0.jsonl": lines(case(0, 1.0), verdict())}, {}, 0, "all cases done")
+            self.answers[answer] = self.news
         elif not host.mute:
             self.answers[answer] = "there"
         return answer
@@ -198,7 +201,8 @@ def test_a_shard_that_is_lost_again_and_again_is_given_up_and_the_others_are_don
     gathered, driver = driven(tmp_path, PretendedEngine(room=2, deadly=(1,)), shards=5)
     assert gathered.done == {0, 2, 3, 4} and driver.stopped is None
     (error,) = gathered.totals.errors
-    assert error["message"].startswith("shard 1/5 was lost 3 times; alone it is: python -m fuzz run --kernel kernel:run")
+    alone = "python -m fuzz run --kernel kernel:run --seed 3 --shard 1/5 --max-cases 160"
+    assert error["message"] == f"shard 1/5 was lost 3 times; alone it is: {alone}"
     assert len(gathered.totals.warnings) == 1  # the same each time
     assert "shard 1/5: node there was lost: the machine is gone" in gathered.totals.warnings
 
@@ -212,6 +216,13 @@ def test_a_cluster_on_which_nothing_runs_ends_the_run_with_an_error(tmp_path):
     gathered, driver = driven(tmp_path, PretendedEngine(room=2, deadly=tuple(range(100))), shards=100)
     assert gathered.done == set() and driver.stopped == "error"
     assert "nothing runs on the cluster: the machine is gone" in [one["message"] for one in gathered.totals.errors]
+
+
+def test_a_kernel_that_cannot_be_loaded_ends_the_run(tmp_path):
+    refused = News({"gw0.jsonl": lines({"event": "error", "usage": True, "message": "no such module"})}, {}, 2, "error")
+    gathered, driver = driven(tmp_path, PretendedEngine(room=2, news=refused), shards=5)
+    assert gathered.done == set() and driver.stopped == "error" and gathered.totals.warnings == []
+    assert [one["message"] for one in gathered.totals.errors] == ["no such module"]
 
 
 def test_pytest_takes_no_cluster(tmp_path):
