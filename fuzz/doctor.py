@@ -78,6 +78,19 @@ def _hardware(gpus: list[str], device: str) -> Iterator[str]:
     except UsageError as error:
         yield f"not here: compute-sanitizer, for --sanitize: {error}"
     yield _instrumentation()
+    yield _hopper_kernel(device)
+
+
+def _hopper_kernel(device: str) -> str:
+    """Whether our kernel for Hopper runs here, or why the portable one does."""
+    if device == "cpu":
+        return "our Gluon kernel for compute capability 9.0: no GPU, the portable kernel runs"
+    import torch
+
+    from kernel.plan import why_not_listed
+
+    reason = why_not_listed(torch.cuda.get_device_capability(torch.device(device)))
+    return f"our Gluon kernel for compute capability 9.0: {'yes' if reason is None else 'no, ' + reason}"
 
 
 def _instrumentation() -> str:

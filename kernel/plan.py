@@ -142,7 +142,19 @@ def plan_on(device: torch.device, listable: bool) -> Plan:
     if device.type == "cpu":
         return _INTERPRETER
     capability = torch.cuda.get_device_capability(device)
-    return _LISTED if capability == (9, 0) and listable else plan_for(capability)
+    return _LISTED if listable and why_not_listed(capability) is None else plan_for(capability)
+
+
+@cache
+def why_not_listed(capability: tuple[int, int]) -> str | None:
+    """Why `prefill` runs in place of prefill_hopper.py on a compute capability; None where it does not."""
+    if capability != (9, 0):
+        return f"it is for compute capability 9.0, this is {capability[0]}.{capability[1]}"
+    try:
+        from . import prefill_hopper  # noqa: F401
+    except (ImportError, AttributeError) as error:
+        return f"this Triton's Gluon, which is experimental, lacks something that it needs: {error}"
+    return None
 
 
 @cache

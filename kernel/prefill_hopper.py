@@ -48,7 +48,9 @@ from .schedule import HEADER, ITEM
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 CONSUMER_REGISTERS = 216
 
+# Names of Triton 3.6, and what later versions call the same.
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+_copy_async = getattr(async_copy, "async_copy_global_to_shared", None) or async_copy.async_load
 
 BLOCK = gl.constexpr(64)
 HALF = gl.constexpr(256)
@@ -306,7 +308,7 @@ def _copy(buffer, rows, WIDTH: gl.constexpr, COLUMN: gl.constexpr):
     `rows` are known to the compiler as multiples of 16 bytes.
     """
     dim = gl.arange(0, WIDTH, gl.SliceLayout(0, COPY))
-    async_copy.async_copy_global_to_shared(buffer, rows[:, None] + (COLUMN + dim)[None, :])
+    _copy_async(buffer, rows[:, None] + (COLUMN + dim)[None, :])
 
 
 @gluon.jit

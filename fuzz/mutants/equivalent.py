@@ -12,7 +12,7 @@ EQUIVALENT: dict[str, str] = {
     "that has seen nothing: -inf less any number is -inf, of weight 0",
     "extent: tl.load(kv[0] + after * kv[1]).to(tl.int64) -> tl.load(kv[0] + after * kv[1])": "kv_start, which is taken "
     "from it, has 64 bits",
-    "merge: 0.0 -> 1.0 (2)": "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf",
+    "_merged_lse: 0.0 -> 1.0 (2)": "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf",
     "prefill: spoilt & (least < end) -> spoilt | (least < end)": "where no row of the tile is spoilt no key of it is, "
     "where all rows see the same keys none is looked at: none is found, and nothing is done again",
     "prefill: tl.minimum(tl.maximum(prefix + (q_stop - q_start), 0), kv_len) -> tl.maximum(prefix + (q_stop - "
