@@ -2,6 +2,14 @@
 
 # Nothing can tell these from the original.
 EQUIVALENT: dict[str, str] = {
+    "_attend_once: -1 -> -2": "the page of a key past the last: 2^32 - 2 is outside any cache too",
+    "find_row: tl.minimum(step, count - step * nth) -> step": "past the end comes the last entry again: what is found "
+    "there is the padding, as before",
+    "lone: q_start + nth + head * 0 -> q_start + nth - head * 0": "0 is added or taken away",
+    "page_id: -1 -> -2": "2^32 - 2 is outside any cache too",
+    "page_id: 2 ** 31 -> 2 ** 32": "2^31 to 2^32 - 1 are outside the cache as they are: none holds 2^31 pages",
+    "page_id: page < 2 ** 31 -> page <= 2 ** 31": "2^31 is outside the cache as it is: none holds as many pages",
+    "split_length: 8 * CHUNK -> 9 * CHUNK": "another length from which on chunks are longer; all launches go by it",
     "_tile: (total != total).to(tl.int32) -> total != total": "`tl.max` widens what is narrower than 32 bits itself",
     "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS": "a head is below 16, and the "
     "strides that it is multiplied by are 64-bit",
@@ -25,6 +33,7 @@ EQUIVALENT: dict[str, str] = {
 
 # A GPU alone can show these.
 ON_A_GPU: dict[str, str] = {
+    "_launch: kv_indices.stride(0) == 1 -> kv_indices.stride(0) != 1": "decides between two kernels of a GPU",
     "find_request: stop - low + WIDTH - 1 -> stop - low + WIDTH - 2": "misses the last of 513 candidates, as there are "
     "with 65,536 requests; the last of 129 is the padding",
     "first_unsound_key: pages[2] - 1 -> pages[2] + 1": "reads two rows past the cache and does not use them: for "
