@@ -4,8 +4,10 @@ import ast
 import json
 import math
 import time
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from fuzz.case import Case
 from fuzz.mutants import collect as collecting
@@ -20,7 +22,7 @@ from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GPU, JUDGE, KILLED, 
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.report import Report, RulesReport
 from fuzz.mutants.rivals import ALL, draw_trials, judge_by_rules
-from fuzz.mutants.runner import ELSEWHERE, LEFT, Outcome, Work, draw_cases, run_all
+from fuzz.mutants.runner import ALONE, ELSEWHERE, LEFT, Outcome, Work, draw_cases, run_all
 from fuzz.mutants.runner import EQUIVALENT as STATED_EQUIVALENT
 from fuzz.mutants.selftest import ROOT
 from fuzz.mutants.trial import Budget, attack
@@ -193,6 +195,14 @@ def test_mutants_that_are_not_run_say_why():
         "late": LEFT,
     }
     assert found["same"].message == "the reason"
+
+
+@pytest.mark.parametrize(("gpus", "state"), [(1, ALONE), (2, LEFT)])
+def test_a_mutant_of_two_gpus_is_not_run_on_one(monkeypatch, gpus, state):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    [planted] = collect([NAMED], ["no device guard"])[1:]
+    [outcome] = run_all([planted], Mock(), "cuda", 1, deadline=time.monotonic() - 1)
+    assert outcome.state == state
 
 
 def test_cases_are_those_of_the_seed():

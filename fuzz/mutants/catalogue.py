@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from fuzz.mutants.edit import Edit
-from fuzz.mutants.mutant import ANYWHERE, GPU, Mutant
+from fuzz.mutants.mutant import ANYWHERE, GPU, GPUS, Mutant
 
 
 def _one(
@@ -421,7 +421,7 @@ lse.copy_(known[key][1])
          "_launch_here", "driver.active.get_current_stream(device.index)",
          "torch.cuda.default_stream(device).cuda_stream", where=GPU),
     _one("no device guard", "F29", "Liger-Kernel #1303, Triton #2441",
-         "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPU),
+         "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPUS),
     _one("variants not told apart by dtype", "F27", "Triton #1242, vLLM #41871",
          "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)",
          "(qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)", where=GPU),

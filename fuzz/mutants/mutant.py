@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fuzz.mutants.edit import Edit, Sources
 
-ANYWHERE, GPU = "anywhere", "gpu"
+ANYWHERE, GPU, GPUS = "anywhere", "gpu", "gpus"
 # The lists that mutants come from, and what finds them: the fuzzer, the fuzzer, our own tests.
 NAMED, GENERATED, JUDGE = "named", "generated", "judge"
 GROUPS = (NAMED, GENERATED, JUDGE)
@@ -24,7 +24,7 @@ class Mutant:
     edits        of the kernel's source, or of the reference's and the judge's
     fault        classes of fuzz.strata.faults.FAULTS
     bug          the public report that shows it, or what it is otherwise
-    where        ANYWHERE, or GPU for what Triton's interpreter cannot show
+    where        ANYWHERE, or GPU for what Triton's interpreter cannot show, or GPUS for what takes two of them
     equivalent   why nothing can tell it from the original, or ""
     tests        of a fault in the reference or the judge: the test files that must fail
     """

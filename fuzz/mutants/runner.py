@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fuzz.case import Case
 from fuzz.describe import traits_of
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import BROKEN, CASE, GPU, KILLED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, KILLED, SHRUNK, SURVIVED, Planted
 from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
 from fuzz.units import CASES, explore, seed_of
 
-EQUIVALENT, ELSEWHERE, LEFT = "equivalent", "needs a GPU", "not run"
+EQUIVALENT, ELSEWHERE, ALONE, LEFT = "equivalent", "needs a GPU", "needs two GPUs", "not run"
 # Forked, not spawned: importing torch and Triton takes as long as killing a mutant. No process before the fork may have
 # touched CUDA; importing the kernel counts devices through NVML, which does not.
 _FORK = multiprocessing.get_context("fork")
@@ -43,7 +45,7 @@ class Work:
 class Outcome:
     """What became of a mutant.
 
-    state    KILLED, SURVIVED, EQUIVALENT, ELSEWHERE, LEFT, or BROKEN where the judge itself failed
+    state    KILLED, SURVIVED, EQUIVALENT, ELSEWHERE, ALONE, LEFT, or BROKEN where the judge itself failed
     checks   that failed in the case that killed it; "alive" where its process died or hung; or the file of the test
     traits   strata of that case that set it apart from the simplest one
     cases    how many it took, that one included
@@ -104,8 +106,10 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
 def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
     if planted.equivalent:
         return EQUIVALENT
-    if planted.where == GPU and device != "cuda":
+    if planted.where != ANYWHERE and device != "cuda":
         return ELSEWHERE
+    if planted.where == GPUS and torch.cuda.device_count() < 2:
+        return ALONE
     return LEFT if time.monotonic() > deadline else None
 
 
