@@ -93,8 +93,10 @@ def test_a_run_goes_on_after_illegal_accesses(tmp_path):
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
-    [failure] = said["failures"]
-    assert failure["check"] == "alive" and failure["bucket"].startswith("alive-cuda-error")
+    # There may be a second bucket: shrinking takes a child for each try, and the time may be up before.
+    buckets = [failure["bucket"] for failure in said["failures"]]
+    assert buckets and all(bucket.startswith("alive-cuda-error") for bucket in buckets), buckets
+    assert {failure["check"] for failure in said["failures"]} == {"alive"}
     assert said["cases"] > said["checks"]["alive"]["failed"] >= 3
     assert said["checks"]["output"]["cases"] > 10
     assert said["errors"] == [] and "replacing crashed worker" not in ended.stdout
