@@ -20,8 +20,8 @@ from .split import split_length
 
 # Fields of an item, of which the last is not used; see `_item` in prefill_hopper.py.
 ITEM = 8
-# Rows of as many fields in front of the items: one says how many there are, whether requests are split and how many
-# rows `short` takes, four hold 64 NaN of 16 bits: the rotary key of a page outside the cache.
+# Rows of as many fields in front of the items: one says how many there are, whether requests are split, how many rows
+# `short` takes and how many it has taken; four hold 64 NaN of 16 bits: the rotary key of a page outside the cache.
 HEADER = 5
 _HEADER = tl.constexpr(HEADER)
 _NAN_PAIR = tl.constexpr(0x7FFF7FFF)
@@ -78,6 +78,7 @@ def _list_tiles(
             tl.store(items, tl.where(in_order, count, 0))
             tl.store(items + 1, splits.to(tl.int32))
             tl.store(items + 2, tl.where(in_order, all_short_rows + padding.to(tl.int32), 0))
+            tl.store(items + 3, 0)
             tl.store(items + FIELDS + tl.arange(0, 32), tl.full([32], _NAN_PAIR, tl.int32))
         _store(
             items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth,

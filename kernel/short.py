@@ -65,9 +65,11 @@ def short(
             )  # fmt: skip
             row += tl.num_programs(0)
     else:
-        nth = program
+        # Whoever is free takes the next: many programs begin only when the launch beside them has made room.
         count = tl.load(items + 2)
+        nth = tl.atomic_add(items + 3, 1)
         while nth < count:
+            following = tl.atomic_add(items + 3, 1)
             entry = items + rows_at + 4 * nth.to(tl.int64)
             row = tl.load(entry).to(tl.int64)
             end = tl.load(entry + 1)
@@ -77,7 +79,7 @@ def short(
                 queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
                 PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
-            nth += tl.num_programs(0)
+            nth = following
         # The list was made before the launch before this one began, which runs beside it.
         wait_for_launch(WAIT)
 
