@@ -3,6 +3,7 @@
 
 clean        there is no error
 errors       each case with more than 64 keys in its first request has one
+handover     each such case has a report of a hand-over, as it would be of the kernel in test_sanitizer.py
 unsupported  it does not run the program, as it does not know the GPU
 """
 
@@ -20,6 +21,11 @@ _ERROR = """\
 =========     and is 1 bytes after the nearest allocation at 0x7f3c7ec00000 of size 252 bytes
 =========
 """
+_HANDOVER = """\
+========= Error: Race reported between Read access at halves+0x120 in specialized.py:5
+=========     and Write access at halves+0xdfb0 in specialized.py:6 [219 hazards]
+=========
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -34,8 +40,8 @@ def main(arguments: list[str]) -> int:
     journal = (log.parent / "batch.jsonl").read_text().splitlines()
     begun = sum('"begins"' in line for line in journal)
     wrong = [case for case in request["cases"][:begun] if case["lengths"] and case["lengths"][0][2] > 64]
-    errors = len(wrong) if mode == "errors" else 0
-    said = ["========= COMPUTE-SANITIZER\n", *([_ERROR] * errors), f"========= ERROR SUMMARY: {errors} errors\n"]
+    told = {"errors": [_ERROR], "handover": [_HANDOVER]}.get(mode, []) * len(wrong)
+    said = ["========= COMPUTE-SANITIZER\n", *told, f"========= ERROR SUMMARY: {len(told)} errors\n"]
     log.write_text("".join(said))
     return ended.returncode
 

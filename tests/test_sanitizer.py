@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +20,8 @@ from fuzz.options import Options, UsageError
 from fuzz.run import Run
 from fuzz.sanitizer import outside, tool
 from fuzz.sanitizer.exact import elements, exact_copy
-from fuzz.sanitizer.log import parse
+from fuzz.sanitizer.handover import Places, of_loaded, set_aside
+from fuzz.sanitizer.log import Report, parse
 from fuzz.sanitizer.outside import SMALL, Named, Sanitized, _Done, _Part
 from fuzz.sanitizer.work import SanitizedWorker
 from fuzz.strata.strategy import excluded
@@ -55,6 +57,7 @@ RACE = """\
 =========
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 """
+ONE_HAZARD = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
 UNINITIALIZED = """\
 ========= COMPUTE-SANITIZER
 ========= Uninitialized __global__ memory read of size 4 bytes
@@ -76,6 +79,37 @@ BARRIER = """\
 =========
 ========= Target application returned an error
 ========= ERROR SUMMARY: 64 errors
+"""
+# Of a right kernel on an H200: def in line 84, call in line 139.
+HANDOVER = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Read access at prefill_hopper+0x120 in prefill_hopper.py:84
+=========     and Write access at prefill_hopper+0xdfb0 in prefill_hopper.py:84 [219 hazards]
+=========     and Write access at prefill_hopper+0x117e0 in prefill_hopper.py:139 [226 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+AT_LINE_84 = (
+    "\n" * 82 + "@gluon.jit\ndef f(\n    x,\n):\n    y = x" + "\n" * 52 + "    gl.warp_specialize(\n        x\n    )\n"
+)
+SPECIALIZED = """\
+import triton
+import kernel
+
+@triton.jit
+def halves(x):
+    gl.warp_specialize(
+        [(left, (x,)), (right, (x.index(0),))],
+        [4],
+    )
+    y = x.load()
+
+@triton.jit
+def left(x):
+    x.store(1)
+
+def run(**operands):
+    return kernel.run(**operands)
 """
 
 
@@ -121,6 +155,62 @@ def test_an_error_keeps_all_its_lines():
 )
 def test_a_tool_that_could_not_look_is_not_taken_for_one_that_saw_nothing(text, trouble):
     assert parse(text).trouble == trouble
+
+
+def places_of(source: str) -> dict[str, Places]:
+    return {"prefill_hopper.py": Places.of(source)}
+
+
+def race_between(*lines: int) -> Report:
+    accesses = [f"Write access at f+0x{line:x} in prefill_hopper.py:{line}" for line in lines]
+    return parse(f"========= Error: Race reported between {' and '.join(accesses)}\n{ONE_HAZARD}")
+
+
+def test_the_hand_over_of_warp_specialize_is_set_aside_and_told():
+    places = places_of(AT_LINE_84)
+    report, aside = set_aside(parse(HANDOVER), places)
+    assert (report.entries, report.count) == ((), 0)
+    assert aside == ["prefill_hopper.py:139, prefill_hopper.py:84"]
+    assert Places.from_json(places["prefill_hopper.py"].to_json()) == places["prefill_hopper.py"]
+    of_the_kernel = parse(HANDOVER.replace("py:139", "py:138"))
+    assert set_aside(of_the_kernel, places) == (of_the_kernel, [])
+
+
+def test_a_race_that_has_another_line_in_it_is_an_error():
+    places = places_of(SPECIALIZED)
+    for lines in ((5, 5), (4, 6), (5, 8), (12, 6), (13, 6), (6, 6, 9)):
+        assert not set_aside(race_between(*lines), places)[0].entries, lines
+    for lines in ((5, 10), (6, 10), (10, 10), (5, 5, 14), (13, 13), (7, 7), (7, 6), (14, 14), (17, 6)):
+        report, aside = set_aside(race_between(*lines), places)
+        assert report == race_between(*lines) and not aside, lines
+
+
+def test_a_hand_over_is_none_that_cannot_be_looked_up():
+    assert set_aside(parse(HANDOVER), {})[0] == set_aside(parse(HANDOVER), places_of("x = 1"))[0] == parse(HANDOVER)
+    places = places_of(SPECIALIZED)
+    nowhere = parse(RACE.replace("kernels.py:36", "prefill_hopper.py:5", 1).replace(" in kernels.py:36", ""))
+    assert set_aside(nowhere, places)[0] == nowhere
+
+
+def test_nothing_is_set_aside_where_not_all_is_told():
+    report = replace(race_between(5, 6), count=2)
+    assert set_aside(report, places_of(SPECIALIZED)) == (report, [])
+
+
+def test_an_error_beside_a_hand_over_stays():
+    other = parse(RACE).entries[0]
+    report = replace(race_between(5, 6), entries=(*race_between(5, 6).entries, other), count=2)
+    assert set_aside(report, places_of(SPECIALIZED))[0] == Report((other,), 1, "")
+
+
+def test_the_hand_over_of_our_kernel_is_found_by_its_module():
+    from kernel import prefill_hopper
+
+    lines = Path(prefill_hopper.__file__).read_text().splitlines()
+    places = of_loaded()["prefill_hopper.py"]
+    assert lines.index("def prefill_hopper(") + 1 in places.hosts
+    assert lines.index("    gl.warp_specialize(") + 1 in places.calls
+    assert lines.index("@gluon.jit") + 1 in places.heads and len(places.hosts) < 12
 
 
 def test_a_missing_program_and_a_missing_gpu_are_told_in_one_line(monkeypatch, tmp_path):
@@ -182,6 +272,16 @@ def test_an_error_is_a_failure_of_the_check_that_the_tool_is(pretended):
     assert finding.detail.startswith("Invalid __global__ read of size 4 bytes, at attend+0x1d80 in attend.py:93")
     assert "nearest allocation" in finding.printed and {"memcheck", "output", "lse"} <= verdict.ran.keys()
     assert observed["output"].shape == (70, 16, 512)
+
+
+def test_a_hand_over_is_no_failure_and_is_noted(pretended, tmp_path):
+    rig = pretended("right", "handover")
+    (tmp_path / "specialized.py").write_text(SPECIALIZED)
+    specialized = replace(rig, target=Named(f"{tmp_path / 'specialized.py'}:run", PROFILES["default"]))
+    verdict = specialized.verdict(CASES[1])
+    assert not verdict.findings and "memcheck" in verdict.ran
+    assert specialized.aside == ["specialized.py:5, specialized.py:6"]
+    assert [finding.cause for finding in rig.verdict(CASES[1]).findings] == ["race"]
 
 
 class Known(Sanitized):
@@ -263,9 +363,11 @@ class Rig:
     """Stands in for `Sanitized`: cases with more than 69 keys have an error; two cases to a process."""
 
     contract = CONTRACTS["serving"]
+    tool = "memcheck"
 
     def __init__(self):
         self.processes = 0
+        self.aside = []
 
     def batch(self, cases, until):
         self.processes += 1
@@ -343,6 +445,16 @@ def test_a_tool_that_does_not_work_ends_the_worker_with_one_line(run):
         work(this, rig)
     [error] = [event for _, event in Reader(this.journals).new_events() if event["event"] == "error"]
     assert error["usage"] and error["message"] == "--sanitize memcheck: Device not supported"
+
+
+def test_what_was_set_aside_is_counted_in_a_warning(run):
+    this, rig = run(20), Rig()
+    rig.aside = ["a.py:5, a.py:6"] * 3
+    work(this, rig)
+    totals = Totals(this.journals)
+    totals.update()
+    [warning] = totals.warnings
+    assert "gw0: memcheck reported the hand-over of warp_specialize 3 times" in warning and "a.py:5" in warning
 
 
 def test_what_fails_under_a_tool_is_remembered_apart():

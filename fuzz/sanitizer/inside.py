@@ -20,13 +20,15 @@ from fuzz.checks.results import KernelRaised
 from fuzz.evidence import Recording
 from fuzz.journal import Journal
 from fuzz.options import UsageError
+from fuzz.sanitizer import handover
 from fuzz.sanitizer.exact import Exact
 from fuzz.target import Target, load
 from fuzz.tensorfile import write_tensors
 
 REQUEST, JOURNAL, OBSERVED = "request.json", "batch", "observed.safetensors"
-# Events of the journal: the process has started, or cannot do it; a case begins, has ended, or made the judge fail.
-STARTED, REFUSED, BEGINS, ENDS, BROKEN = "started", "refused", "begins", "ends", "broken"
+# Events of the journal: the process has started, or cannot do it; a case begins, has ended, or made the judge fail; all
+# are done, and this is where the kernel hands over to warps.
+STARTED, REFUSED, BEGINS, ENDS, BROKEN, HANDOVERS = "started", "refused", "begins", "ends", "broken", "handovers"
 
 _LOOKING = 0.5  # seconds between looks at whether the parent still runs
 
@@ -46,6 +48,11 @@ def main(directory: Path) -> None:
         return
     torch.set_num_threads(1)
     torch.zeros(1, device=target.device)  # so that there is a context to look at, whatever the kernel does
+    _judge_all(target, asked, directory, journal)
+    journal.write(HANDOVERS, files={name: places.to_json() for name, places in handover.of_loaded().items()})
+
+
+def _judge_all(target: Exact, asked: dict[str, Any], directory: Path, journal: Journal) -> None:
     last = time.monotonic() + asked["seconds"]
     if asked["until"] is not None:
         last = min(last, asked["until"])

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from fuzz.machine import die_with
 from fuzz.options import UsageError
 from fuzz.sandbox.tail import Tail
 from fuzz.sanitizer import inside, tool
+from fuzz.sanitizer.handover import Places, set_aside
 from fuzz.sanitizer.log import Report, parse
 from fuzz.strata.strategy import Budget
 from reference.profile import PROFILES, Profile
@@ -57,6 +58,7 @@ class Sanitized:
     contract  the promises that it is held to
     device    "cuda"
     program   the path of compute-sanitizer
+    aside     where reports were that are no errors, each time, see `fuzz.sanitizer.handover`
     """
 
     tool: str
@@ -64,6 +66,7 @@ class Sanitized:
     contract: frozenset[str]
     device: str
     program: str
+    aside: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str, spec: str, profile: str, contract: frozenset[str], device: str) -> Sanitized:
@@ -173,6 +176,10 @@ class Sanitized:
             if event["event"] == inside.ENDS:
                 verdicts.append(_verdict(cases[len(verdicts)], event))
                 unfinished = None
+            if event["event"] == inside.HANDOVERS:
+                places = {name: Places.from_json(lines) for name, lines in event["files"].items()}
+                report, aside = set_aside(report, places)
+                self.aside.extend(aside)
         if unfinished is not None:
             finding = process.death(ended)
             if finding is not None or report.entries:

@@ -11,8 +11,9 @@ from fuzz.options import UsageError
 
 PROGRAM = "compute-sanitizer"
 _PADDING = 1 << 12  # bytes behind each allocation that belong to none: a row of a cache is 1 KiB
-# Past so many errors it prints no more. One is enough to fail a case.
-_MOST_PRINTED = 20
+# Past so many errors it prints no more. One is enough to fail a case; but all races have to be told, as some are none.
+_MOST_PRINTED = {"racecheck": 1000}
+_ENOUGH_PRINTED = 20
 _CONNECTING = 300  # seconds that the process may take until it uses CUDA: it imports torch and compiles before
 _OPTIONS = {
     # API calls that fail are the judge's to see: torch and Triton make some on purpose.
@@ -60,7 +61,7 @@ def command(program: str, tool: str, log: Path, arguments: list[str]) -> list[st
         *("--launch-timeout", str(_CONNECTING)),
         *("--max-connections", "100"),  # for several of them at the same time
         *("--target-processes", "application-only"),  # not the compilers that it starts
-        *("--print-limit", str(_MOST_PRINTED)),
+        *("--print-limit", str(_MOST_PRINTED.get(tool, _ENOUGH_PRINTED))),
         *("--show-backtrace", "no"),
         *_OPTIONS[tool],
         *arguments,

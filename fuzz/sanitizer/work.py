@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from fuzz.case import Case
 from fuzz.checks import Verdict
@@ -26,6 +28,16 @@ class SanitizedWorker(Worker):
     def __init__(self, run: Run, name: str, rig: Sanitized) -> None:
         super().__init__(run, name)
         self._rig = rig
+
+    def work(self, *parts: Any) -> None:
+        try:
+            super().work(*parts)
+        finally:
+            for where, times in Counter(self._rig.aside).items():
+                self._warn(
+                    f"{self._name}: {self._rig.tool} reported the hand-over of warp_specialize {times} times,"
+                    f" which is no race ({where}); docs/sanitizers.md says why"
+                )
 
     def _generate(self, unit: Unit) -> None:
         drawn: list[Case] = []
