@@ -63,13 +63,17 @@ def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
 def memory_bytes(case: Case, device: torch.device | str) -> int:
     """Bytes that the operands of `case` and the results of a call with them take on `device`.
 
-    On the CPU large and sparse storage takes no more than what is touched, a page of 4 KiB for each row.
+    Where row pointers are not valid the golden result and its bound, in float64, stand in memory whole
+    (checks/windows.py), and count too. On the CPU large and sparse storage takes no more than what is touched, a page
+    of 4 KiB for each row.
     """
     layout, pages = LAYOUTS[case.layout], PAGES[case.pages]
     rows, num_pages = case.total_q + case.padded_rows, pages.count(case.total_kv, case.spare_pages)
     live = 3 * case.total_kv + 1 if pages.sparse else num_pages
     touched = {"q": rows, "cache": live, "q_nope": rows, "q_pe": rows, "ckv_cache": live, "kpe_cache": live}
     total = rows * NUM_HEADS * (2 * CKV_DIM + 4)
+    if not INDPTRS[case.indptr].valid:
+        total += rows * NUM_HEADS * CKV_DIM * 2 * 8
     for name, shape, place in places(layout, rows, num_pages, pages.front * CKV_DIM, case.seed):
         nbytes = 2 * extent(shape, place.strides, place.offset, place.front)
         if torch.device(device).type == "cpu" and nbytes >= LAZY:

@@ -515,8 +515,9 @@ def _finish(acc, total, m, results, SIDE: gl.constexpr, row, count, slot):
 @gluon.jit
 def _store_rows(acc, total, m, output, lse, SIDE: gl.constexpr, row, count):
     """Normalise and write; a row without keys has total = 0."""
-    share = gl.where(total == 0, 0.0, 1.0 / total)
-    acc *= gl.convert_layout(share, gl.SliceLayout(1, SUMS))[:, None]
+    share = gl.convert_layout(gl.where(total == 0, 0.0, 1.0 / total), gl.SliceLayout(1, SUMS))[:, None]
+    # Where no row of the tile sees a key, one was gathered nevertheless, and it may hold NaN.
+    acc = gl.where(share == 0, 0.0, acc * share)
     value = gl.convert_layout(acc.to(output[0].dtype.element_ty), STORE)
     nth = gl.arange(0, BLOCK, gl.SliceLayout(1, STORE))
     place = (row + nth // HEADS).to(gl.int64) * output[1] + (nth % HEADS).to(gl.int64) * output[2]

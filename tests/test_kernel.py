@@ -194,17 +194,30 @@ def test_batch_invariant():
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF], ids=repr)
 @pytest.mark.parametrize("cache", ["ckv_cache", "kpe_cache"])
-@pytest.mark.parametrize("position", [0, 63, 64, 65, 66])
-def test_causal_contained(cache, value, position):
-    inputs = make_inputs([(5, 67)])
+@pytest.mark.parametrize("position", [0, -4, -3, -2, -1])
+@pytest.mark.parametrize("kv_len", [67, 131], ids="{} keys".format)
+def test_causal_contained(cache, value, position, kv_len):
+    inputs = make_inputs([(5, kv_len)])
     clean = run(on_device(inputs))
+    position %= kv_len
     getattr(inputs, cache)[inputs.kv_indices[position], 0, 3] = value
     output, lse = run(on_device(inputs))
-    sees = torch.arange(62, 67, device=DEVICE) >= position
+    sees = torch.arange(kv_len - 5, kv_len, device=DEVICE) >= position
     # A rotary part of -Inf may only take the key's weight away.
     if cache == "ckv_cache" or value != value:
         assert not output[sees].isfinite().all(-1).any()
     assert_same_bits((output[~sees], lse[~sees]), (clean[0][~sees], clean[1][~sees]))
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(20, 9), (133, 129)])
+def test_tiles_that_see_nothing_are_empty_whatever_the_first_key_holds(q_len, kv_len):
+    inputs = make_inputs([(q_len, kv_len)])
+    inputs.ckv_cache[inputs.kv_indices[0], 0, 15] = NAN
+    output, lse = run(on_device(inputs))
+    masked = q_len - kv_len
+    assert (output[:masked].view(torch.int16) == 0).all()
+    assert torch.isneginf(lse[:masked]).all()
+    assert lse[masked:].isnan().all()
 
 
 BAD_PAGES = [-1, -(2**31), 2**31 - 1, 10_000]

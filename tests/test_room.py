@@ -58,3 +58,10 @@ def test_a_case_whose_operands_are_copied_takes_room_for_the_copies(room):
     assert [inside.wait(0.3) for inside in taken].count(True) == 8
     leave.set()
     assert all(inside.wait(5) for inside in taken)
+
+
+def test_the_golden_result_counts_where_it_stands_in_memory_whole():
+    valid = Case(((1, 100_000, 10),))
+    invalid = Case(((1, 100_000, 10),), indptr="kv-past-end")
+    golden = 100_000 * 16 * 512 * 8
+    assert memory_bytes(invalid, "cuda") - memory_bytes(valid, "cuda") >= 2 * golden
