@@ -72,4 +72,4 @@ def require() -> None:
     try:
         import redis  # noqa: F401
     except ImportError:
-        raise UsageError("--database needs the package redis: pip install 'mla-fuzz[cluster]'") from None
+        raise UsageError("--database needs the package redis, of the extra mla-fuzz[cluster]") from None

@@ -13,7 +13,7 @@ import pytest
 @contextmanager
 def redis_server() -> Iterator[tuple[str, subprocess.Popen]]:
     """(its address, its process); the test skips where there is none."""
-    pytest.importorskip("redis", reason="the client for Redis is not installed: pip install 'mla-fuzz[cluster]'")
+    pytest.importorskip("redis", reason="the client for Redis is not installed: the extra mla-fuzz[cluster]")
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed (Debian's package of that name)")

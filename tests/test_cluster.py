@@ -62,7 +62,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[Nodes]:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'mla-fuzz[cluster]'")
+    pytest.importorskip("ray", reason="Ray is not installed: the extra mla-fuzz[cluster]")
     with pytest.MonkeyPatch.context() as patch:
         scratch = tmp_path_factory.mktemp("scratch")
         # Ray itself stays where it is: the paths of its sockets must not be long
@@ -273,7 +273,7 @@ def test_a_cluster_that_dies_is_exit_status_2_and_leaves_what_was_found(nodes, t
 
 
 def test_an_address_where_no_cluster_is_ends_at_once(tmp_path):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'mla-fuzz[cluster]'")
+    pytest.importorskip("ray", reason="Ray is not installed: the extra mla-fuzz[cluster]")
     ended = run(tmp_path, "run", "--ray", "127.0.0.1:1", "--kernel", "right:run")
     assert ended.returncode == 2 and "--ray 127.0.0.1:1: " in ended.stderr and "refused" in ended.stderr
     assert not (tmp_path / "out").exists()

@@ -307,7 +307,7 @@ def test_what_is_no_address_of_a_redis_server_is_refused(text):
 
 
 def test_a_corpus_on_a_server_is_shared_and_does_without_it_once_it_is_away():
-    pytest.importorskip("redis", reason="the client for Redis is not installed: pip install 'mla-fuzz[cluster]'")
+    pytest.importorskip("redis", reason="the client for Redis is not installed: the extra mla-fuzz[cluster]")
     from fuzz.corpus import Corpus
     from fuzz.recall import Recall
 

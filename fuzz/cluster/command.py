@@ -54,7 +54,7 @@ def run(values: Mapping[str, Any], workers: str) -> int:
         UsageError: it cannot be done.
     """
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("--ray needs the package ray: pip install 'mla-fuzz[cluster]'")
+        raise UsageError("--ray needs the package ray, of the extra mla-fuzz[cluster]")
     started = process_start()
     reading, writing = os.pipe()
     parent = os.getpid()

@@ -41,7 +41,7 @@ class Engine:
         try:
             import ray
         except ImportError:
-            raise UsageError("--ray needs the package ray: pip install 'mla-fuzz[cluster]'") from None
+            raise UsageError("--ray needs the package ray, of the extra mla-fuzz[cluster]") from None
         self._ray = ray
         _connect(ray, address)
         self._workers = workers

@@ -30,6 +30,7 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
     options, claim = fuzz_run.options, fuzz_run.options.claim
     room = Room(fuzz_run.device, fuzz_run.sharing, fuzz_run.journals)
     budget = SMALL if options.sanitize else room.budget
+    refused: UsageError | None = None
     try:
         contract = promises(claim.contract, claim.without)
         strategy = drawn(contract, options.strata, budget)
@@ -41,7 +42,9 @@ def test_kernel_keeps_its_promises(fuzz_run: Run, fuzz_worker: str, shard: int):
             target = open_kernel(options.kernel, claim.profile, fuzz_run.device, options.sandbox)
             rig = Rig(target, fuzz_run.device, contract)
     except UsageError as error:
-        worker.refuse(error)
+        refused = error
+    if refused is not None:  # outside of the handler, or pytest tells the error once for each that led to it
+        worker.refuse(refused)
 
     if fuzz_run.device == "cpu":
         torch.set_num_threads(1)
