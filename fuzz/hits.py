@@ -24,9 +24,12 @@ def hits(totals: Totals) -> Iterator[str]:
     yield "cases per 1,000:"
     for family, counts in families.items():
         yield f"  {family}: {_per_thousand(counts, totals.cases)}"
+    never: dict[str, list[str]] = {}
     for name, reason in totals.reach.items():
         if reason:
-            yield f"  not run: {name}: {reason}"
+            never.setdefault(reason, []).append(name)
+    for reason, names in never.items():
+        yield f"  not run: {', '.join(names)}: {reason}"
 
 
 def _per_thousand(counts: Mapping[str, int], cases: int) -> str:
