@@ -14,6 +14,7 @@ from fuzz.strata.lengths import (
     INT32_ROWS,
     LONG,
     MOST_SPLIT,
+    SHORT,
     TILE_KEYS,
     TILE_QUERIES,
     Runs,
@@ -155,9 +156,12 @@ def _query_edge(d: _Drawing) -> list[Run]:
 
 
 def _masked_rows(d: _Drawing) -> list[Run]:
-    """Any number of queries, or so many that more than the shortest requests have keys meet rows without."""
+    """Any number of queries, or a few more than keys, of which there are more than short requests have."""
     q_len = d.one_of((max(2, d.queries()), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
-    return d.among((1, q_len, d.integer(1, q_len - 1)), 2)
+    few = (1, q_len, d.integer(1, q_len - 1))
+    affordable = [keys for keys in SHORT if tiles(((1, keys + 20, keys + 9),)) <= d.most]
+    kv_len = d.one_of(affordable or SHORT[:1]) + d.integer(1, 9)
+    return d.among(d.one_of((few, (1, kv_len + d.integer(1, 11), kv_len))), 2)
 
 
 def _empty_kv(d: _Drawing) -> list[Run]:

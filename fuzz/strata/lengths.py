@@ -17,6 +17,8 @@ BLOCKS = (64, 16, 32, 128)
 # a tile of the kernels at hand is 4 queries times 64 keys
 TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
+# our kernel takes requests of more keys than that another way, in the interpreter and on GPUs
+SHORT = (16, 128)
 # keys per query in a chunk of split-KV: edges of those of kernels at hand, in the interpreter and on GPUs
 CHUNKS = (128, 512)
 MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
