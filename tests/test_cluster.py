@@ -248,17 +248,21 @@ def test_two_drivers_share_a_corpus_and_a_redis_that_dies_ends_neither(nodes, tm
         known = {"x": 101, "y": 0, "kind": "a"}
         corpus.remember("output", known)
         corpus.remember("lse", mended := {"x": 1, "y": 1, "kind": "b"})
-        limits = ("--kernel", "wrong:run", "--seed", "6", "--max-cases", "200", "--database", url, "--workers", "1")
+        limits = ("--kernel", "wrong:run", "--seed", "6", "--max-cases", "1000", "--database", url, "--workers", "1")
         with started(first, nodes, *limits, cases=3) as one, started(second, nodes, *limits, cases=3) as other:
             assert ("output", known) in corpus.known() and ("lse", mended) not in corpus.known()
             server.kill()
+            done = [len(events(directory, "case")) for directory in (first, second)]
             assert (one.wait(LONGEST), other.wait(LONGEST)) == (1, 1), said(first) + said(second)
-    for directory in (first, second):
+    assert done[1] < 500  # it has only just begun
+    for directory, before in zip((first, second), done, strict=True):
         told = summary(directory)
-        assert told["cases"] == 200 and not (directory / ".hypothesis").exists()
+        assert told["cases"] == 1000 and not (directory / ".hypothesis").exists()
         assert [failure["bucket"] for failure in told["failures"]] == ["lse-boundary+values-b", "output-interior"]
         tried = [event["case"] for event in events(directory, "case") if event["phase"] == "search"]
-        assert known in tried[:2] and told["warnings"][0].startswith(f"--database {url}: ")
+        assert known in tried[:2]
+        # One that was through with its shards by then has no use for the corpus any more.
+        assert before >= 500 or told["warnings"][0].startswith(f"--database {url}: ")
     assert results(first, "out") == results(second, "out")
 
 
