@@ -266,20 +266,47 @@ def test_a_host_does_a_shard_and_hands_over_what_it_wrote_once(suite):
     _assert_gone(suite)
 
 
-def test_nothing_of_a_shard_outlives_a_host_that_is_killed(suite):
+AT_WORK = """
+host.start(order(Path('.'), {}, 10000))
+while not host.news(0.1).lines.get('r1-gw0.jsonl'): pass
+print('here', flush=True); time.sleep(60)
+"""
+BEFORE_IT_STARTS = """
+def save(run): print('here', flush=True); time.sleep(60)
+outdir.save = save
+host.start(order(Path('.'), {}, 10000))
+"""
+
+
+@pytest.mark.parametrize("deed", [AT_WORK, BEFORE_IT_STARTS])
+def test_nothing_of_a_shard_outlives_a_host_that_is_killed(suite, deed):
     script = (
-        "import sys, time; from pathlib import Path; from fuzz.cluster.host import Host\n"
-        "from tests.test_cluster_parts import order; host = Host(); host.start(order(Path('.'), {}, 10000))\n"
-        "while not host.news(0.1).lines.get('r1-gw0.jsonl'): pass\n"
-        "print('at work', flush=True); time.sleep(60)"
+        "import time; from pathlib import Path; from fuzz import outdir; from fuzz.cluster.host import Host\n"
+        f"from tests.test_cluster_parts import order; host = Host()\n{deed}"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=suite, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "at work\n"
+    assert process.stdout is not None and process.stdout.readline() == "here\n"
     (place,) = shards(suite)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     _assert_gone(suite)
     assert _running(place) == []
+
+
+def test_a_shard_whose_last_processes_still_write_is_gone_all_the_same(suite):
+    place = suite / "mla-fuzz-shard-0"
+    file = f"{str(place)!r} + f'/{{time.time()}}'"
+    writes = f"import time\nwhile time.monotonic() < {time.monotonic() + 3}: open({file}, 'w')"
+    runs = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {writes!r}], start_new_session=True)"
+    far, near = os.pipe()
+    leash = [sys.executable, "-m", "fuzz.cluster.leash", str(place), sys.executable, "-c", runs]
+    subprocess.run(leash, stdin=far, check=True)
+    os.close(far)
+    os.write(near, b".")
+    while len(list(place.iterdir())) < 100:
+        time.sleep(0.01)
+    os.close(near)
+    _assert_gone(suite)
 
 
 def _assert_gone(directory: Path) -> None:

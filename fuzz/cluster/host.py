@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fuzz import outdir
-from fuzz.cluster.leash import STATUS
+from fuzz.cluster.leash import SAID, STATUS
 from fuzz.journal import write_text
 from fuzz.run import Run
 
@@ -82,7 +83,17 @@ class Host:
         """Begin a shard. Raises OSError where the node has no such place."""
         self.drop()
         os.chdir(order.place)
-        self._directory = Path(tempfile.mkdtemp(prefix="mla-fuzz-shard-"))
+        self._directory = Path(tempfile.gettempdir(), f"mla-fuzz-shard-{uuid.uuid4().hex}")
+        limit = [] if order.seconds is None else ["--max-time", f"{order.seconds:.2f}"]
+        command = [*order.program, "run", "--resume", str(self._directory), "-n", str(order.processes), *limit]
+        far, self._leash = os.pipe()
+        subprocess.run(
+            [sys.executable, "-m", "fuzz.cluster.leash", str(self._directory), sys.executable, *command],
+            stdin=far,
+            env={name: value for name, value in os.environ.items() if not name.startswith("MLA_FUZZ_")},
+            check=True,
+        )
+        os.close(far)
         run = dataclasses.replace(Run.from_json(order.run), directory=self._directory)
         run.journals.mkdir()
         outdir.save(run)
@@ -90,19 +101,7 @@ class Host:
             (run.journals / name).write_bytes(lines)
         self._offsets = dict.fromkeys(order.journals, -1)
         self._sent = set()
-        limit = [] if order.seconds is None else ["--max-time", f"{order.seconds:.2f}"]
-        command = [*order.program, "run", "--resume", str(self._directory), "-n", str(order.processes), *limit]
-        far, self._leash = os.pipe()
-        with (self._directory / "said").open("wb") as said:
-            subprocess.run(
-                [sys.executable, "-m", "fuzz.cluster.leash", str(self._directory), sys.executable, *command],
-                stdin=far,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                env={name: value for name, value in os.environ.items() if not name.startswith("MLA_FUZZ_")},
-                check=True,
-            )
-        os.close(far)
+        os.write(self._leash, b".")
 
     def news(self, seconds: float) -> News:
         """What was written since the last call, after some seconds, or sooner if the shard ends."""
@@ -169,5 +168,5 @@ class Host:
 
     def _said(self) -> str:
         with contextlib.suppress(OSError):
-            return (self._directory / "said").read_text(errors="replace")[-_MOST_SAID:]
+            return (self._directory / SAID).read_text(errors="replace")[-_MOST_SAID:]
         return ""
