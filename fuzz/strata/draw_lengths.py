@@ -13,6 +13,7 @@ from fuzz.strata.lengths import (
     GRID_LIMIT,
     INT32_ROWS,
     LONG,
+    LONG_CHUNKS,
     MOST_SPLIT,
     SHORT,
     TILE_KEYS,
@@ -192,10 +193,12 @@ def _uneven(d: _Drawing) -> list[Run]:
 def _splits(d: _Drawing) -> list[Run]:
     """A number of whole chunks for each query and about a key, between requests of about a chunk."""
     q_len = d.one_of((1, 1, *range(2, MOST_SPLIT + 1)))
-    whole = [q_len * chunk * count for chunk in CHUNKS for count in (1, 2, 3, 17)]
+    lengths = (*(q_len * chunk for chunk in CHUNKS), *LONG_CHUNKS)
+    whole = [chunk * count for chunk in lengths for count in (1, 2, 3, 17)]
     affordable = [kv_len for kv_len in whole if kv_len <= TILE_KEYS * d.most // 2]
     kv_len = d.one_of(affordable) + d.one_of((1, 1, q_len, 0, -1))
-    requests = [(1, d.one_of((1, 1, 2)), d.integer(CHUNKS[0] // 2, 2 * CHUNKS[0])) for _ in range(d.integer(1, 2))]
+    chunk = d.one_of(CHUNKS)
+    requests = [(1, d.one_of((1, 1, 2)), d.integer(chunk // 2, 2 * chunk)) for _ in range(d.integer(1, 2))]
     requests.insert(d.integer(0, len(requests)), (1, q_len, kv_len))
     return requests
 

@@ -19,8 +19,9 @@ TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
 # our kernel takes requests of more keys than that another way, in the interpreter and on GPUs
 SHORT = (16, 128)
-# keys per query in a chunk of split-KV: edges of those of kernels at hand, in the interpreter and on GPUs
-CHUNKS = (128, 512)
+# keys in a chunk of split-KV of our kernel: for each query, in the interpreter and on GPUs, and for up to MOST_SPLIT
+# queries where there are many keys
+CHUNKS, LONG_CHUNKS = (128, 256), (512, 1024)
 MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
 CROWD = 128
 GRID_LIMIT = 65_535
@@ -96,7 +97,8 @@ def _at_edge(length: int) -> bool:
 
 def _at_chunk(q_len: int, kv_len: int) -> bool:
     """From one key below a multiple of a chunk to as many above it as there are queries."""
-    return kv_len >= CHUNKS[0] * q_len - 1 and (kv_len + 1) % (CHUNKS[0] * q_len) <= q_len + 1
+    chunks = (CHUNKS[0] * q_len, LONG_CHUNKS[0])
+    return any(kv_len >= chunk - 1 and (kv_len + 1) % chunk <= q_len + 1 for chunk in chunks)
 
 
 LENGTHS = {
@@ -173,7 +175,7 @@ LENGTHS = {
         holds=lambda runs: batch(runs) >= 3 and max(kv for *_, kv in runs) >= 64 * min(kv for *_, kv in runs) > 0,
     ),
     "splits": Lengths(
-        doc="1 to 4 queries over about 1, 2, 3 or 17 times 128 or 512 keys each: chunks of split-KV, seen or not",
+        doc="1 to 4 queries over 1, 2, 3 or 17 chunks and about a key: of 128 or 256 keys each, or 512 or 1,024 in all",
         source="F07, F16, F23; FlashInfer #4485, flash-attention #1897, aiter PR #3641",
         holds=lambda runs: any(q <= MOST_SPLIT and _at_chunk(q, kv) for q, kv in _live(runs)),
     ),
