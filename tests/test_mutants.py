@@ -11,18 +11,20 @@ import torch
 
 from fuzz.case import Case
 from fuzz.mutants import collect as collecting
-from fuzz.mutants import rivals
+from fuzz.mutants import rivals, session
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.collect import collect
 from fuzz.mutants.edit import Edit, StaleEdit, apply
 from fuzz.mutants.equivalent import EQUIVALENT
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
+from fuzz.mutants.known import Known
 from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
 from fuzz.mutants.package import kernel_sources
+from fuzz.mutants.reach import marked, places, watched
 from fuzz.mutants.report import Report, RulesReport
 from fuzz.mutants.rivals import ALL, draw_trials, judge_by_rules
-from fuzz.mutants.runner import ALONE, ELSEWHERE, LEFT, Outcome, Work, draw_cases, run_all
+from fuzz.mutants.runner import ALONE, ELSEWHERE, LEFT, Outcome, Passed, Work, draw_cases, run_all
 from fuzz.mutants.runner import EQUIVALENT as STATED_EQUIVALENT
 from fuzz.mutants.selftest import ROOT
 from fuzz.mutants.trial import Budget, attack
@@ -149,7 +151,7 @@ BODIES = {
 
 def outcomes(planted: list[Planted], deadline: float = math.inf) -> dict[str, Outcome]:
     def work(one: Planted) -> Work:
-        return Work(attack, (one.changed, CASES, "cpu", 1, Budget(20, 3, 2)), 15)
+        return Work(attack, (one.changed, CASES, [2, 1], "cpu", 1, Budget(20, 3, 2)), 15)
 
     return {outcome.planted.name: outcome for outcome in run_all(planted, work, "cpu", 2, deadline)}
 
@@ -160,11 +162,13 @@ def pretended(name: str) -> Planted:
 
 def test_a_mutant_is_killed_survives_hangs_or_dies():
     found = outcomes([pretended(name) for name in BODIES])
-    assert found["right"].state == SURVIVED and found["right"].cases == 2
+    assert found["right"].state == SURVIVED and found["right"].message == "2 of 2 cases tried"
+    assert found["right"].passed.keys() == {1, 2}
     assert (found["raises"].state, found["raises"].checks) == (KILLED, ("alive",))
     assert "RuntimeError: no" in found["raises"].message and found["raises"].shrunk == CASES[0].to_json()
+    assert found["raises"].number == 2
     assert (found["dies"].state, found["dies"].message) == (KILLED, "alive: its process died of SIGKILL")
-    assert found["dies"].case == CASES[0].to_json()
+    assert found["dies"].case == CASES[1].to_json()
     assert (found["hangs"].state, found["hangs"].message) == (KILLED, "alive: it hung")
 
 
@@ -215,7 +219,7 @@ def test_the_report_counts_and_tells_survivors(tmp_path):
     planted = [Planted(name, NAMED, {}, fault="F05", bug="x #1") for name in ("a | b", "c")]
     report.outcomes.append(Outcome(planted[0], KILLED, ("lse",), ("lengths:keys", "values:bell"), 3, 1.5, "m", {}, {}))
     assert report.exit_status == 0
-    report.outcomes.append(Outcome(planted[1], SURVIVED, cases=40))
+    report.outcomes.append(Outcome(planted[1], SURVIVED))
     assert report.exit_status == 1
     report.write(tmp_path)
     written = json.loads((tmp_path / "mutants.json").read_text())
@@ -263,3 +267,58 @@ def test_rules_of_other_suites_judge_on_their_own_inputs(monkeypatch, tmp_path):
     assert "| FlashMLA | 1 / 1 | accepted |" in page
     assert "| mutant | FlashInfer-Bench | SOL-ExecBench | KernelBench | FlashAttention, 2x |" in page
     assert "| raises | killed | killed | killed | killed |" in page and "| right |" not in page
+
+
+DEVICE_CODE = {
+    "k.py": "import triton\n\ndef host():\n    return 1\n\n@triton.jit\ndef f(x):\n    if x > 0:\n        y = 1\n"
+    "        return y\n    z = 2\n    return z\n\n@triton.jit\ndef g(x):\n    return x\n"
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where"),
+    [
+        ("y = 1", "y = 3", {9}),
+        ("z = 2", "pass", {11}),
+        ("return y", "", {10}),
+        ("if x > 0:\n    y = 1\n    return y", "if x > 1:\n    y = 1\n    return y", {8}),
+        ("z = 2", "z = 2\nz = 3", {8, 9, 10, 11, 12}),  # what is put in may run wherever its neighbours do not
+    ],
+)
+def test_a_mutant_can_show_where_the_unchanged_kernel_comes_to_what_it_changes(before, after, where):
+    changed = apply([Edit("f", before, after)], DEVICE_CODE)
+    assert places(changed, DEVICE_CODE) == {("k.py", line) for line in where}
+
+
+@pytest.mark.parametrize("edit", [Edit("host", "return 1", "return 2"), Edit("k.py", "import triton", "import torch")])
+def test_what_is_changed_outside_device_functions_any_case_can_show(edit):
+    assert places(apply([edit], DEVICE_CODE), DEVICE_CODE) is None
+
+
+def test_a_marked_kernel_tells_where_it_came():
+    namespace: dict = {"triton": Mock(jit=lambda function: function)}
+    exec(marked(DEVICE_CODE)["k.py"].replace("import triton\n", ""), namespace)
+    with watched() as reached:
+        assert namespace["f"](1) == 1
+    assert reached == {("k.py", 8), ("k.py", 9), ("k.py", 10)}
+
+
+def test_cases_that_can_show_a_mutant_are_tried_from_the_cheapest_on(monkeypatch):
+    monkeypatch.setattr(session, "kernel_sources", lambda: DEVICE_CODE)
+    planted = Planted("x", NAMED, apply([Edit("f", "z = 2", "z = 3")], DEVICE_CODE))
+    seen, unseen = frozenset({("k.py", 11)}), frozenset({("k.py", 9)})
+    passed = {1: Passed(3.0, seen), 2: Passed(1.0, unseen), 3: Passed(2.0, seen)}  # the fourth was not tried
+    assert session._turns(planted, passed, 4, "cpu") == [3, 1, 4]
+    assert session._turns(planted, passed, 4, "cuda") == [1, 2, 3, 4]
+
+
+def test_a_run_that_was_interrupted_goes_on_with_what_it_knows(tmp_path):
+    one, other = (Planted(name, NAMED, {"k.py": name}) for name in "ab")
+    killed = Outcome(one, KILLED, ("lse",), ("values:bell",), 3, 1.5, "m", {}, None, {1: Passed(0.5, frozenset())})
+    known = Known(tmp_path, False, "cpu")
+    known.keep(killed)
+    known.keep(Outcome(other, LEFT))
+    again = Known(tmp_path, True, "cpu")
+    assert again.outcome_of(one) == killed and again.outcome_of(other) is None
+    assert Known(tmp_path, True, "other cases").outcome_of(one) is None
+    assert Known(tmp_path, False, "cpu").outcome_of(one) is None

@@ -42,6 +42,7 @@ def add_command(commands: Any) -> None:
     add("-n", dest="workers", metavar="N", default="auto", help="processes: a number, or auto")
     add("--write", metavar="FILE", type=Path, help="also put the tables into this document: docs/mutants.md")
     add("--out", metavar="DIR", type=Path, default=OUT, help=f"for mutants.json and mutants.md ({OUT})")
+    add("--resume", action="store_true", help="keep what an earlier run in --out found on the same sources and cases")
     parser.set_defaults(command=run)
 
 

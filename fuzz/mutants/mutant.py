@@ -12,8 +12,9 @@ NAMED, GENERATED, JUDGE = "named", "generated", "judge"
 GROUPS = (NAMED, GENERATED, JUDGE)
 # What is not mutated and so must survive, else what is killed says nothing.
 CONTROL = "control"
-# Events in the journal of a mutant's process; all but the first and the third are how it ends.
-CASE, KILLED, SHRUNK, SURVIVED, BROKEN = "case", "killed", "shrunk", "survived", "broken"
+# Events in the journal of a mutant's process: a case before it and after it; how it ends; a smaller case.
+CASE, PASSED = "case", "passed"
+KILLED, SURVIVED, BROKEN, SHRUNK = "killed", "survived", "broken", "shrunk"
 
 
 @dataclass(frozen=True, slots=True)

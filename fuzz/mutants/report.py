@@ -61,7 +61,7 @@ class Report:
             if group == GENERATED:
                 rows = [row for row in rows if row[1] != KILLED]
             if rows:
-                heads = [f"{group} mutant", "", "fault", "seen in", "check", "cases", "seconds", "strata of that case"]
+                heads = [f"{group} mutant", "", "fault", "seen in", "check", "case", "seconds", "strata of that case"]
                 parts.append(_table(heads, rows))
         return "\n\n".join(parts) + "\n"
 
@@ -147,27 +147,25 @@ def line(outcome: Outcome) -> str:
     """An outcome while the run goes on."""
     what = f"{outcome.state:10} {outcome.planted.name}"
     if outcome.state == KILLED:
-        after = f"{outcome.cases} cases, " if outcome.cases else ""
-        return f"{what}: {', '.join(outcome.checks)} after {after}{outcome.seconds:.1f} s"
+        case = f" of case {outcome.number}" if outcome.number else ""
+        return f"{what}: {', '.join(outcome.checks)}{case} after {outcome.seconds:.1f} s"
     return f"{what}: {outcome.message.strip().splitlines()[-1]}" if outcome.message else what
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
     planted = outcome.planted
     about = {"name": planted.name, "group": planted.group, "fault": planted.fault, "bug": planted.bug}
-    facts = asdict(outcome)
-    del facts["planted"]
-    return about | facts
+    return about | {key: value for key, value in asdict(outcome).items() if key not in ("planted", "passed")}
 
 
 def _row(outcome: Outcome) -> list[str]:
     planted = outcome.planted
     if outcome.state != KILLED:
         return [planted.name, outcome.state, planted.fault, planted.bug, outcome.message, "", "", ""]
-    cases = "" if planted.group == JUDGE else str(outcome.cases)
+    number = "" if planted.group == JUDGE else str(outcome.number)
     check = outcome.message if planted.group == JUDGE else ", ".join(outcome.checks)
     strata = ", ".join(name for name in outcome.traits if not name.startswith("lengths:")) or "-"
-    return [planted.name, KILLED, planted.fault, planted.bug, check, cases, f"{outcome.seconds:.0f}", strata]
+    return [planted.name, KILLED, planted.fault, planted.bug, check, number, f"{outcome.seconds:.0f}", strata]
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:

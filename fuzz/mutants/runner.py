@@ -17,7 +17,8 @@ import torch
 from fuzz.case import Case
 from fuzz.describe import traits_of
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, KILLED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, KILLED, PASSED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.reach import Place
 from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
 from fuzz.units import CASES, explore, seed_of
@@ -42,26 +43,36 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """A case that passed: what it took, in seconds, and where a marked kernel came."""
+
+    seconds: float
+    places: frozenset[Place]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a mutant.
 
     state    KILLED, SURVIVED, EQUIVALENT, ELSEWHERE, ALONE, LEFT, or BROKEN where the judge itself failed
     checks   that failed in the case that killed it; "alive" where its process died or hung; or the file of the test
     traits   strata of that case that set it apart from the simplest one
-    cases    how many it took, that one included
+    number   of the case that killed it, among those that a run of the fuzzer draws: that run takes no more
     seconds  from the start of its process, which takes no import
     case     the one that killed it; `shrunk` the smallest found after that, or None
+    passed   the cases before that, by number
     """
 
     planted: Planted
     state: str
     checks: tuple[str, ...] = ()
     traits: tuple[str, ...] = ()
-    cases: int = 0
+    number: int = 0
     seconds: float = 0.0
     message: str = ""
     case: dict[str, Any] | None = None
     shrunk: dict[str, Any] | None = None
+    passed: dict[int, Passed] = field(default_factory=dict, repr=False)
 
 
 def draw_cases(seed: int, count: int, device: str) -> list[Case]:
@@ -140,21 +151,27 @@ class _Child:
     def outcome(self) -> Outcome:
         self.process.join()
         events = [event for event, _ in read(self.journal)] if self.journal.exists() else []
-        cases = [event for event in events if event["event"] == CASE]
-        ended = {event["event"]: event for event in events if event["event"] != CASE}
-        number, case = (cases[-1]["number"], cases[-1]["case"]) if cases else (0, None)
-        if killed := ended.get(KILLED):
-            smallest = ended[SHRUNK]["case"] if SHRUNK in ended else None
+        last = {event["event"]: event for event in events}
+        passed = {
+            event["number"]: Passed(event["seconds"], frozenset(map(tuple, event["places"])))
+            for event in events
+            if event["event"] == PASSED
+        }
+        number, case = (last[CASE]["number"], last[CASE]["case"]) if CASE in last else (0, None)
+        if killed := last.get(KILLED):
+            smallest = last[SHRUNK]["case"] if SHRUNK in last else None
             seconds, checks, traits = round(killed["seconds"], 2), tuple(killed["checks"]), tuple(killed["traits"])
-            return Outcome(self.planted, KILLED, checks, traits, number, seconds, killed["message"], case, smallest)
-        if SURVIVED in ended:
-            return Outcome(self.planted, SURVIVED, cases=number, seconds=round(ended[SURVIVED]["seconds"], 2))
+            message = killed["message"]
+            return Outcome(self.planted, KILLED, checks, traits, number, seconds, message, case, smallest, passed)
+        if survived := last.get(SURVIVED):
+            seconds, message = round(survived["seconds"], 2), survived.get("message", "")
+            return Outcome(self.planted, SURVIVED, seconds=seconds, message=message, passed=passed)
         seconds, code = round(time.monotonic() - self.started, 2), self.process.exitcode or 0
         if self.hung or code < 0:
             how = "it hung" if self.hung else f"its process died of {signal.Signals(-code).name}"
             traits = tuple(sorted(traits_of(Case.from_json(case)))) if case else ()
             return Outcome(self.planted, KILLED, ("alive",), traits, number, seconds, f"alive: {how}", case)
-        message = ended[BROKEN]["message"] if BROKEN in ended else f"its process ended with status {code}"
+        message = last[BROKEN]["message"] if BROKEN in last else f"its process ended with status {code}"
         return Outcome(self.planted, BROKEN, (), (), number, seconds, message, case)
 
 

@@ -1,4 +1,4 @@
-"""One mutant against the fuzzer: case after case until a check fails. Runs in a process of its own.
+"""One mutant against the fuzzer's cases, until a check fails. Runs in a process of its own.
 
 The process may hang, or die of what the mutant does to its memory: so it keeps a journal.
 """
@@ -21,8 +21,9 @@ from fuzz.describe import traits_of
 from fuzz.journal import Journal
 from fuzz.minimize import Search
 from fuzz.mutants.edit import Sources
-from fuzz.mutants.mutant import BROKEN, CASE, KILLED, SHRUNK, SURVIVED
+from fuzz.mutants.mutant import BROKEN, CASE, KILLED, PASSED, SHRUNK, SURVIVED
 from fuzz.mutants.package import load_mutant
+from fuzz.mutants.reach import watched
 from fuzz.options import UsageError
 from fuzz.room import Room
 from fuzz.strata.strategy import exclusion
@@ -50,30 +51,38 @@ class Budget:
 
 
 def attack(
-    changed: Sources, cases: Sequence[Case], device: str, sharing: int, budget: Budget, journal: Journal
+    changed: Sources,
+    cases: Sequence[Case],
+    turns: Sequence[int],
+    device: str,
+    sharing: int,
+    budget: Budget,
+    journal: Journal,
 ) -> None:
-    """Judge a mutant on `cases`, in order, until one fails; `sharing` processes do so on one device.
+    """Judge a mutant on those of `cases` whose numbers, from 1, are in `turns`, in that order, until one fails.
 
-    Seconds are those of this process on a CPU, whatever else that is busy with.
+    `sharing` processes do so on one device. Seconds are those of this process on a CPU, whatever else that does.
     """
     torch.set_num_threads(1)
     room = Room(device, sharing, journal.path.parent)
     clock = time.monotonic if device == "cuda" else time.process_time
-    start = clock()
+    start, tried = clock(), 0
     with tempfile.TemporaryDirectory() as directory:
         try:
             target = load_mutant(changed, Path(directory))
         except UsageError as error:
             journal.write(KILLED, seconds=0.0, checks=["alive"], traits=[], message=f"alive: {error}")
             return
-        for number, case in enumerate(cases, 1):
-            if clock() - start > budget.seconds:
+        for number in turns:
+            case, began = cases[number - 1], clock()
+            if began - start > budget.seconds:
                 break
+            tried += 1
             if exclusion(case, CONTRACT, room.budget):
                 continue  # the GPU is smaller than one of the budget that it was drawn for
             journal.write(CASE, number=number, case=case.to_json())
             try:
-                with room.taken(case):
+                with room.taken(case), watched() as reached:
                     verdict = judge(case, target, device=device, contract=CONTRACT)
             except Exception:
                 # What a kernel raises is a finding. This is the judge's own, and no kill.
@@ -83,10 +92,19 @@ def attack(
                 checks = sorted({finding.check for finding in verdict.findings})
                 traits, message = sorted(traits_of(case)), str(verdict.findings[0])
                 journal.write(KILLED, seconds=clock() - start, checks=checks, traits=traits, message=message)
-                smallest = shrunk(case, checks[0], target, device, room, budget.shrink_seconds)
-                journal.write(SHRUNK, case=smallest.to_json())
+                if budget.shrink_seconds:
+                    smallest = shrunk(case, checks[0], target, device, room, budget.shrink_seconds)
+                    journal.write(SHRUNK, case=smallest.to_json())
                 return
-        journal.write(SURVIVED, seconds=clock() - start)
+            journal.write(PASSED, number=number, seconds=round(clock() - began, 3), places=sorted(reached))
+        journal.write(SURVIVED, seconds=clock() - start, message=_told(tried, len(turns), len(cases)))
+
+
+def _told(tried: int, turns: int, cases: int) -> str:
+    """What a survivor was tried on."""
+    late = f", {turns - tried} not for lack of time" if tried < turns else ""
+    unfit = f", {cases - turns} cannot show it" if turns < cases else ""
+    return f"{tried} of {cases} cases tried{late}{unfit}"
 
 
 def shrunk(case: Case, check: str, target: Target, device: str, room: Room, seconds: float) -> Case:
