@@ -94,8 +94,10 @@ def _run_on_gpu(
         )
     *tensors, sm_scale = inputs.operands().values()
     results = run(*(tensor.cuda() for tensor in tensors), sm_scale)
-    buffers = (torch.empty_like(result, device="cpu") if buffer is None else buffer
-               for result, buffer in zip(results, (output, lse), strict=True))
+    buffers = (
+        torch.empty_like(result, device="cpu") if buffer is None else buffer
+        for result, buffer in zip(results, (output, lse), strict=True)
+    )
     return tuple(buffer.copy_(result) for buffer, result in zip(buffers, results, strict=True))
 
 
@@ -237,9 +239,7 @@ def prefill(
     if (q_end - q_start == 1) | (sound <= SHORT):
         return
     if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
-        if is_split(
-            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
-        ):
+        if is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):
             return
 
     # Keys that a row sees, and how many of them there are to see.

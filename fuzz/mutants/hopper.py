@@ -1,0 +1,85 @@
+"""Named faults in the kernel for Hopper, which `kernel.emulated` runs on a CPU: in how its warpgroups hand each other
+what they made, and in what it does in a way of its own."""
+
+from __future__ import annotations
+
+from fuzz.mutants.edit import Edit
+from fuzz.mutants.mutant import Mutant
+
+_OVERWRITTEN = "Triton #6124, PR #3106: overwritten before the wait"
+_UNORDERED = "Triton #9871, #10590: a barrier left out"
+
+
+def _one(name: str, fault: str, bug: str, function: str, before: str, after: str, count: int = 1) -> Mutant:
+    return Mutant(f"Hopper: {name}", (Edit(f"prefill_hopper.py:{function}", before, after, count),), fault, bug)
+
+
+def _swapped(name: str, function: str, first: str, second: str) -> Mutant:
+    return _one(name, "F25", _OVERWRITTEN, function, f"{first}\n{second}", f"{second}\n{first}")
+
+
+def _dropped(name: str, function: str, statement: str, before: str = "", after: str = "", count: int = 1) -> Mutant:
+    kept = "\n".join(line for line in (before, after) if line)
+    whole = "\n".join(line for line in (before, statement, after) if line)
+    return _one(name, "F25", _UNORDERED, function, whole, kept, count)
+
+
+_FENCE = "fence_async_shared()"
+_PRODUCT = "acc = warpgroup_mma_wait(0, deps=[product])"
+
+_HANDING_OVER = (
+    _dropped("even weights not fenced", "_left", _FENCE, after="mbarrier.arrive(weights_ready[0], count=1)"),
+    _dropped("odd weights not fenced", "_right", _FENCE, after="mbarrier.arrive(weights_ready[1], count=1)"),
+    _dropped("even keys not fenced", "_even_scores_half", _FENCE),
+    _dropped("queries not fenced", "_left", _FENCE, after="zero = _zero(nth)"),
+    _dropped("even keys not waited for", "_even_scores_half", "mbarrier.wait(filled[0], phase, pred=wanted)"),
+    _dropped("odd rotary keys not waited for", "_odd_scores", "mbarrier.wait(filled[2], phase)"),
+    _dropped("even weights not waited for", "_right", "mbarrier.wait(weights_ready[0], phase)"),
+    _dropped("odd weights not waited for", "_left", "mbarrier.wait(weights_ready[1], phase)"),
+    _dropped("end of the run not waited for", "_left", "mbarrier.wait(edge_known, tile_phase)"),
+    _dropped("denominator not waited for", "_whole_total", "mbarrier.wait(totals_ready[1 - SIDE], phase)"),
+    _dropped("even keys copied over", "_gather", "mbarrier.wait(emptied[1], phase)"),
+    _dropped("queries copied over", "_gather", "mbarrier.wait(query_emptied, query_phase)"),
+    _swapped("even keys given back early", "_left", _PRODUCT, "mbarrier.arrive(emptied[0], count=1)"),
+    _swapped("odd keys given back early", "_left", "acc = warpgroup_mma_wait(1, deps=[product])",
+             "mbarrier.arrive(emptied[2], count=1)"),
+    _swapped("even right half given back early", "_right", _PRODUCT, "mbarrier.arrive(emptied[1], count=1)"),
+    _one("queries given back after the first pair", "F25", _OVERWRITTEN, "_right", "i + 1 == pairs", "i == 0"),
+    _one("a product in flight taken", "F25", _OVERWRITTEN, "_right", _PRODUCT, _PRODUCT.replace("0", "1")),
+    _one("gather waits for what nobody emptied", "F25", "all wait for each other", "_gather", "phase = 1", "phase = 0"),
+    _one("given back twice", "F25", "a phase too many",
+         "_left", "mbarrier.arrive(emptied[2], count=1)", "mbarrier.arrive(emptied[2], count=2)"),
+)  # fmt: skip
+
+_NUMBERS = (
+    _one("causal edge one late", "F05", "FlashInfer PR #348",
+         "_mask", "key[None, :] < gl.minimum(sees, end)[:, None]", "key[None, :] <= gl.minimum(sees, end)[:, None]"),
+    _one("mask of the edge left out", "F05", "flash-attention #2374",
+         "_mask", "first + BLOCK > gl.minimum(least, end)", "first + BLOCK > end"),
+    _one("mask of the end left out", "F08", "vLLM PRs #44840, #44850",
+         "_mask", "gl.minimum(sees, end)[:, None]", "sees[:, None]"),
+    _one("-inf minus -inf", "F10", "FlashInfer PR #4401",
+         "_shift", "gl.where(m == -float('inf'), 0.0, m)", "m"),
+    _one("negative scale compared unscaled", "F19", "FlashInfer, scale `negative`",
+         "_weigh", "m = gl.maximum(m, gl.max(x, 1))", "m = gl.maximum(m, -gl.max(-x, 1))"),
+    _one("odd maximum not applied", "F16", "the standard mutant",
+         "_left", "total, acc = _rescale(total, acc, m_even, m)", ""),
+    _one("denominator of one half", "F23", "a merge that forgets a part",
+         "_whole_total", "total += totals.index(1 - SIDE).load(ROWS)", ""),
+    _one("a key of an empty tile shown", "F03", "found here on an H200",
+         "_store_rows", "acc = gl.where(share == 0, 0.0, acc * share)", "acc = acc * share"),
+    _one("keys at the edge not looked at", "F03", "flash-attention #2374",
+         "_gather", "_first_unsound(k_from, kv_start, gl.maximum(least, start), end)", "end"),
+    _one("a page outside taken", "F04", "vLLM #48043",
+         "_key", "gl.where(inside, rotary, nowhere)", "rotary"),
+    _one("page ids a pair late", "F13", "a prefetch that is not shifted",
+         "_gather", "_pages(k_from, kv_start, start, end, i + 1)", "_pages(k_from, kv_start, start, end, i)"),
+    _one("last round of items left out", "F11", "a rounded-down count",
+         "_rounds", "full + (_turn(full) < count).to(gl.int32)", "full"),
+    _one("rows of other requests written", "F30", "an unmasked store",
+         "_store_rows", "gl.store(at, value, mask=(nth < count * HEADS)[:, None])", "gl.store(at, value)"),
+    _one("slot of the next query", "F23", "a merge of other parts",
+         "_store_slots", "slot.to(gl.int64) * HEADS", "(slot.to(gl.int64) + 1) * HEADS"),
+)  # fmt: skip
+
+HOPPER = (*_HANDING_OVER, *_NUMBERS)
