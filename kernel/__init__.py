@@ -6,6 +6,6 @@ from . import interpreter
 interpreter.switch_on_without_gpu()
 
 from .contract import CONTRACTS, DEFINITION, PROMISES, Inputs, check_inputs  # noqa: E402
-from .prefill import run  # noqa: E402
+from .host import run  # noqa: E402
 
 __all__ = ["CONTRACTS", "DEFINITION", "PROMISES", "Inputs", "check_inputs", "run"]

@@ -1,16 +1,6 @@
-"""The portable Triton kernel: one pass over the keys that a query sees, in one launch or in up to four.
+"""The portable kernel of requests of several queries: a tile of them per program, one pass over the keys that it sees.
 
-    short     one query per program: requests of few keys, rows without keys, the padding
-    lone      one query per program: requests of one query, chunks of split requests
-    prefill   four queries per program: all other requests
-    merge     the chunks of split requests; not launched where there are too few keys for one
-
-On Hopper schedule.py and prefill_hopper.py take the place of `lone` and `prefill` where rows move in 16-byte pieces.
-
-Reading order: `run` and `_launch` (host), `prefill` here, attend.py (the loop over keys), then lookup.py (who does
-what), short.py, lone.py and split.py.
-
-What each promise of the contract costs:
+What each promise of the contract costs, here and in the kernels beside it:
 
 - hardened: index entries are 64-bit before any arithmetic. Key positions are compared with the size of what they index,
   page ids are clamped, and a row that names a bad one is made NaN at the end.
@@ -23,190 +13,14 @@ What each promise of the contract costs:
   start at its first query and key, and keys come in order.
 """
 
-import math
-from collections.abc import Hashable
-
-import torch
 import triton
 import triton.language as tl
 
-from . import interpreter
 from .attend import attend, first_unsound_key
-from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
-from .launch import is_interpreted, launch, wait_for_launch
-from .lone import lone, store_rows
+from .launch import wait_for_launch
+from .lone import store_rows
 from .lookup import existing_keys, extent, find_request, first_tile
-from .plan import Plan, multiprocessors, plan_on
-from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
-from .short import short
-from .split import is_split, merge
-
-_LOG2_E = math.log2(math.e)
-
-
-def run(
-    q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
-    ckv_cache: torch.Tensor,
-    kpe_cache: torch.Tensor,
-    qo_indptr: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_indices: torch.Tensor,
-    sm_scale: float,
-    *,
-    output: torch.Tensor | None = None,
-    lse: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of every query over the keys of its request up to its own position.
-
-    Operands as in `kernel.Inputs`, on one device. Query i of a request with q_len queries and kv_len keys sees the keys
-    j <= kv_len - q_len + i, with logit sm_scale * (q_nope . ckv_j + q_pe . kpe_j).
-
-    Returns `output` [total_q, 16, 512] in the dtype of q_nope and `lse` [total_q, 16] float32, the base-2 logarithm of
-    the sum of exp(logit). A row that sees no key gets output +0 and lse -inf; a row that names a page outside the cache
-    gets NaN in both. Buffers given as `output` and `lse` are written and returned.
-
-    Launches on the current stream of the operands' device and does not wait for it. CPU tensors are computed on the
-    current GPU and come back, or run in Triton's interpreter where there is none. Raises TypeError or ValueError that
-    names the operand; what the index tensors hold is only read on the device, see `kernel.check_inputs`.
-    """
-    inputs = Inputs(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale)
-    check_operands(inputs)
-    check_results(inputs, output, lse)
-    if inputs.device.type == "cpu" and not _INTERPRETED:
-        return _run_on_gpu(inputs, output, lse)
-    if output is None:
-        output = torch.empty_like(q_nope, memory_format=torch.contiguous_format)
-    if lse is None:
-        lse = q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
-    if inputs.total_q:
-        _launch(inputs, output, lse)
-    return output, lse
-
-
-def _run_on_gpu(
-    inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if not torch.cuda.is_available():
-        raise RuntimeError(
-            "no GPU, and Triton was imported without its interpreter: import kernel before triton, "
-            "or set TRITON_INTERPRET=1"
-        )
-    *tensors, sm_scale = inputs.operands().values()
-    results = run(*(tensor.cuda() for tensor in tensors), sm_scale)
-    buffers = (
-        torch.empty_like(result, device="cpu") if buffer is None else buffer
-        for result, buffer in zip(results, (output, lse), strict=True)
-    )
-    return tuple(buffer.copy_(result) for buffer, result in zip(buffers, results, strict=True))
-
-
-def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
-    q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
-    qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
-    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
-    num_pages = inputs.num_pages
-    vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
-    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
-    plan = plan_on(device, vectors and fits)
-    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
-    variant = (*variant, plan.listed)
-    tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
-    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
-    result_strides = (*output.stride(), *lse.stride())
-    scale = check_scale(inputs.sm_scale) * _LOG2_E
-    sizes = (total_q, batch, num_kv_indices)
-    numbers = (
-        *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
-        *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
-    )  # fmt: skip
-    longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
-    if plan.listed and longer:
-        _launch_list(inputs, output, lse, tensors, numbers, plan, variant, scale)
-        return
-    rows, programs = plan.short_programs(total_q)
-    launch(
-        short, programs, device, (*variant, rows), (*tensors, lse), (*numbers, 0),
-        plan.short_constants(vectors, rows), plan.options(4),
-    )  # fmt: skip
-    if not longer:
-        return
-    slots = plan.slots(num_kv_indices)
-    # Without slots nothing is written to scratch, and any float32 tensor will do.
-    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
-    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
-    launch(
-        lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
-        plan.lone_constants(vectors), plan.options(plan.lone.num_warps),
-    )  # fmt: skip
-    launch(
-        prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
-        plan.prefill_constants(vectors), plan.options(plan.tile.num_warps),
-    )  # fmt: skip
-    if slots:
-        launch(
-            merge, batch * plan.merge_team(batch), device, variant,
-            (scratch, scratch_lse, lse, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes, plan.merge_team(batch)), plan.merge_constants, plan.options(1),
-        )  # fmt: skip
-
-
-def _launch_list(
-    inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, tensors: tuple[torch.Tensor, ...],
-    numbers: tuple[int | float, ...], plan: Plan, variant: tuple[Hashable, ...], scale: float,
-) -> None:  # fmt: skip
-    """Have the list of items made and worked through, see schedule.py."""
-    from . import prefill_hopper
-
-    q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
-    qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
-    device, batch = inputs.device, inputs.batch
-    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
-    sizes = (inputs.total_q, batch, inputs.num_kv_indices)
-    slots = plan.slots(inputs.num_kv_indices)
-    most = plan.items(*sizes)
-    rows_at = (HEADER + most) * ITEM
-    items = torch.empty(rows_at + 4 * inputs.total_q, dtype=torch.int32, device=device)
-    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
-    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
-    tile_programs = -(-plan.tiles(inputs.total_q, batch) // TILES_PER_PROGRAM)
-    launch(
-        schedule, tile_programs + (batch if slots else 0), device, variant,
-        (qo_indptr, kv_indptr, items), (*steps, *sizes, tile_programs, rows_at),
-        plan.schedule_constants, plan.options(4),
-    )  # fmt: skip
-    launch(
-        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
-        (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
-        (
-            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
-            *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
-        ),
-        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, plan.options(4),
-    )  # fmt: skip
-    launch(
-        short, min(inputs.total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
-        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
-    )  # fmt: skip
-    if slots:
-        launch(
-            merge, batch * plan.merge_team(batch), device, variant,
-            (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *output.stride(), *lse.stride(), *sizes, plan.merge_team(batch)),
-            plan.merge_constants, plan.options(1),
-        )  # fmt: skip
-
-
-def _in_vectors(*tensors: torch.Tensor) -> bool:
-    """Whether every row is contiguous, starts at a multiple of 16 bytes and lies less than 2^31 elements from the next.
-
-    Then rows move in 16-byte pieces, and 32 bits hold a stride.
-    """
-    for tensor in tensors:
-        row, other, unit = tensor.stride()
-        if unit != 1 or tensor.data_ptr() % 16 or row % 8 or other % 8 or row >= 2**31 or other >= 2**31:
-            return False
-    return True
+from .split import is_split
 
 
 # Nothing is specialised on a value, so a new shape never compiles: one variant per combination of dtypes and VECTORS.
@@ -239,7 +53,9 @@ def prefill(
     if (q_end - q_start == 1) | (sound <= SHORT):
         return
     if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
-        if is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):
+        if is_split(
+            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
+        ):
             return
 
     # Keys that a row sees, and how many of them there are to see.
@@ -293,17 +109,6 @@ def _tile(
         store_rows(results[0], results[1], m, total, acc, query, live, HEADS, CKV, VECTORS)
     else:
         nothing = tl.where(sees <= sound, 0.0, float("nan"))
-        weighted = (no_keys(query.shape[0], CKV),)
+        weighted = (tl.zeros([query.shape[0], CKV], tl.float32),)
         store_rows(results[0], results[1], nothing, nothing, weighted, query, live, HEADS, CKV, VECTORS)
     return spoilt
-
-
-@triton.jit
-def no_keys(ROWS: tl.constexpr, CKV: tl.constexpr):
-    """The weighted sum of no keys."""
-    return tl.zeros([ROWS, CKV], tl.float32)
-
-
-_INTERPRETED = is_interpreted(prefill)
-if _INTERPRETED:
-    interpreter.repair()

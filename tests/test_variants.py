@@ -49,7 +49,7 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    from kernel import plan, prefill
+    from kernel import host, plan
 
     class AbsentHopper:
         def get_current_device(self):
@@ -69,8 +69,8 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
         variants.add((kernel, *variant))
 
     driver.set_active(AbsentHopper())
-    prefill.plan_on = lambda device, listable: plan.plan_for((9, 0))
-    prefill.launch = compile_only
+    host.plan_on = lambda device, listable: plan.plan_for((9, 0))
+    host.launch = compile_only
     counts = []
     for case in cases:
         inputs = make_inputs(
@@ -80,7 +80,7 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
             dtype=getattr(torch, case.get("dtype", "bfloat16")),
         )
         output = torch.empty(inputs.total_q, 16, case.get("columns", 512), dtype=inputs.q_nope.dtype)[..., :512]
-        prefill._launch(inputs, output, torch.empty(inputs.total_q, 16))
+        host._launch(inputs, output, torch.empty(inputs.total_q, 16))
         # What Triton tells apart is what `launch` is told apart by.
         counts.append(sum(len(kernel.device_caches[0][0]) for kernel in kernels))
         assert counts[-1] == len(variants)

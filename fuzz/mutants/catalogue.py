@@ -423,11 +423,11 @@ lse.copy_(known[key][1])
     _one("no device guard", "F29", "Liger-Kernel #1303, Triton #2441",
          "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPUS),
     _one("variants not told apart by dtype", "F27", "Triton #1242, vLLM #41871",
-         "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)",
-         "(qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)", where=GPU),
+         "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)",
+         "(qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)", where=GPU),
     _one("variants not told apart by index dtype", "F27", "Triton #1242",
-         "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)",
-         "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, vectors)", where=GPU),
+         "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)",
+         "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, vectors, plan.listed)", where=GPU),
 )  # fmt: skip
 
 CATALOGUE = (

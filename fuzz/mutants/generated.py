@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from fuzz.mutants.edit import Sources, functions
 
-MODULES = ("attend.py", "lone.py", "lookup.py", "plan.py", "prefill.py", "short.py", "split.py")
+MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "prefill.py", "short.py", "split.py")
 # Calls whose arguments are shapes and axes: anything else in their place does not compile.
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs", "torch.empty")
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
 SKIPPED_FUNCTIONS = ("run", "_run_on_gpu")
 # What a GPU alone runs: functions, and what follows this condition.
-ON_A_GPU = ("_launch_list", "plan_for", "Plan.items", "Plan.schedule_constants")
+ON_A_GPU = ("_launch_listed", "plan_for", "Plan.items", "Plan.schedule_constants")
 LISTED = "LISTED"
 SPEED = ("num_stages", "num_warps", "do_not_specialize")
 

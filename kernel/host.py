@@ -1,0 +1,188 @@
+"""The host's side of a call: checks operands, allocates results, chooses a plan and launches up to four kernels.
+
+    short     one query per program: requests of few keys, rows without keys, the padding
+    lone      one query per program: requests of one query, chunks of split requests
+    prefill   four queries per program: all other requests
+    merge     the chunks of split requests; not launched where there are too few keys for one
+
+On Hopper schedule.py and prefill_hopper.py take the place of `lone` and `prefill` where rows move in 16-byte pieces.
+
+Reading order: `run` and `_launch` here, prefill.py, attend.py (the loop over keys), then lookup.py (who does what),
+short.py, lone.py and split.py; for Hopper schedule.py and prefill_hopper.py.
+"""
+
+import math
+from collections.abc import Hashable
+
+import torch
+
+from . import interpreter
+from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
+from .launch import is_interpreted, launch
+from .lone import lone
+from .plan import Plan, multiprocessors, plan_on
+from .prefill import prefill
+from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
+from .short import short
+from .split import merge
+
+_LOG2_E = math.log2(math.e)
+
+
+def run(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    ckv_cache: torch.Tensor,
+    kpe_cache: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    sm_scale: float,
+    *,
+    output: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of every query over the keys of its request up to its own position.
+
+    Operands as in `kernel.Inputs`, on one device. Query i of a request with q_len queries and kv_len keys sees the keys
+    j <= kv_len - q_len + i, with logit sm_scale * (q_nope . ckv_j + q_pe . kpe_j).
+
+    Returns `output` [total_q, 16, 512] in the dtype of q_nope and `lse` [total_q, 16] float32, the base-2 logarithm of
+    the sum of exp(logit). A row that sees no key gets output +0 and lse -inf; a row that names a page outside the cache
+    gets NaN in both. Buffers given as `output` and `lse` are written and returned.
+
+    Launches on the current stream of the operands' device and does not wait for it. CPU tensors are computed on the
+    current GPU and come back, or run in Triton's interpreter where there is none. Raises TypeError or ValueError that
+    names the operand; what the index tensors hold is only read on the device, see `kernel.check_inputs`.
+    """
+    inputs = Inputs(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale)
+    check_operands(inputs)
+    check_results(inputs, output, lse)
+    if inputs.device.type == "cpu" and not _INTERPRETED:
+        return _run_on_gpu(inputs, output, lse)
+    if output is None:
+        output = torch.empty_like(q_nope, memory_format=torch.contiguous_format)
+    if lse is None:
+        lse = q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
+    if inputs.total_q:
+        _launch(inputs, output, lse)
+    return output, lse
+
+
+def _run_on_gpu(
+    inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "no GPU, and Triton was imported without its interpreter: import kernel before triton, "
+            "or set TRITON_INTERPRET=1"
+        )
+    q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices = (tensor.cuda() for tensor in inputs.tensors)
+    gpu_output, gpu_lse = run(q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, inputs.sm_scale)
+    return (
+        gpu_output.cpu() if output is None else output.copy_(gpu_output),
+        gpu_lse.cpu() if lse is None else lse.copy_(gpu_lse),
+    )
+
+
+def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
+    """Launch what computes a call of at least one row: which kernels and how many programs, shapes alone decide."""
+    q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
+    qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
+    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    num_pages = inputs.num_pages
+    vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
+    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
+    plan = plan_on(device, vectors and fits)
+    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)
+    tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
+    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
+    result_strides = (*output.stride(), *lse.stride())
+    scale = check_scale(inputs.sm_scale) * _LOG2_E
+    sizes = (total_q, batch, num_kv_indices)
+    numbers = (
+        *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
+        *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
+    )  # fmt: skip
+    longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
+    if not (plan.listed and longer):
+        rows, programs = plan.short_programs(total_q)
+        launch(
+            short, programs, device, (*variant, rows), (*tensors, lse), (*numbers, 0),
+            plan.short_constants(vectors, rows), plan.options(4),
+        )  # fmt: skip
+    if not longer:
+        return
+    slots = plan.slots(num_kv_indices)
+    # Without slots nothing is written to scratch, and any float32 tensor will do.
+    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
+    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
+    if plan.listed:
+        items = _launch_listed(inputs, tensors, numbers, scale, slots, scratch, scratch_lse, plan, variant)
+    else:
+        items = lse
+        launch(
+            lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
+            plan.lone_constants(vectors), plan.options(plan.lone.num_warps),
+        )  # fmt: skip
+        launch(
+            prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
+            plan.prefill_constants(vectors), plan.options(plan.tile.num_warps),
+        )  # fmt: skip
+    if slots:
+        team = plan.merge_team(batch)
+        launch(
+            merge, batch * team, device, variant, (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
+            (*steps, *result_strides, *sizes, team), plan.merge_constants, plan.options(1),
+        )  # fmt: skip
+
+
+def _launch_listed(
+    inputs: Inputs, tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], scale: float, slots: int,
+    scratch: torch.Tensor, scratch_lse: torch.Tensor, plan: Plan, variant: tuple[Hashable, ...],
+) -> torch.Tensor:  # fmt: skip
+    """Have the list of items made and worked through; returns it, see schedule.py."""
+    from . import prefill_hopper
+
+    q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse = tensors
+    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    most = plan.items(total_q, batch, num_kv_indices)
+    rows_at = (HEADER + most) * ITEM
+    items = torch.empty(rows_at + 4 * total_q, dtype=torch.int32, device=device)
+    tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
+    launch(
+        schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
+        (qo_indptr.stride(0), kv_indptr.stride(0), total_q, batch, num_kv_indices, tile_programs, rows_at),
+        plan.schedule_constants, plan.options(4),
+    )  # fmt: skip
+    launch(
+        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
+        (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
+        (
+            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
+            *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
+        ),
+        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, plan.options(4),
+    )  # fmt: skip
+    launch(
+        short, min(total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
+        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
+    )  # fmt: skip
+    return items
+
+
+def _in_vectors(*tensors: torch.Tensor) -> bool:
+    """Whether every row is contiguous, starts at a multiple of 16 bytes and lies less than 2^31 elements from the next.
+
+    Then rows move in 16-byte pieces, and 32 bits hold a stride.
+    """
+    for tensor in tensors:
+        row, other, unit = tensor.stride()
+        if unit != 1 or tensor.data_ptr() % 16 or row % 8 or other % 8 or row >= 2**31 or other >= 2**31:
+            return False
+    return True
+
+
+_INTERPRETED = is_interpreted(short)
+if _INTERPRETED:
+    interpreter.repair()
