@@ -264,7 +264,8 @@ class _Language:
 _SAME = frozenset(
     (
         "int32", "int64", "uint32", "float32", "constexpr", "pointer_type", "static_range", "program_id",
-        "num_programs", "load", "store", "where", "maximum", "minimum", "max", "min", "sum", "abs", "exp2", "log2", "cdiv",
+        "num_programs", "load", "store", "where", "maximum", "minimum", "max", "min", "sum", "abs", "exp2", "log2",
+        "cdiv",
     )
 )  # fmt: skip
 _REPLACED: dict[int, Any] = {

@@ -12,7 +12,7 @@ short.py, lone.py and split.py; for Hopper schedule.py and prefill_hopper.py.
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -25,6 +25,8 @@ from .prefill import prefill
 from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
 from .short import short
 from .split import merge
+
+PlanFor = Callable[[torch.device, bool], Plan]
 
 _LOG2_E = math.log2(math.e)
 
@@ -56,16 +58,23 @@ def run(
     names the operand; what the index tensors hold is only read on the device, see `kernel.check_inputs`.
     """
     inputs = Inputs(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale)
+    return call(inputs, output, lse, plan_on)
+
+
+def call(
+    inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None, plan_for: PlanFor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `run`; `plan_for` gives the plan, as `plan_on` does."""
     check_operands(inputs)
     check_results(inputs, output, lse)
-    if inputs.device.type == "cpu" and not _INTERPRETED:
+    if inputs.device.type == "cpu" and not INTERPRETED:
         return _run_on_gpu(inputs, output, lse)
     if output is None:
-        output = torch.empty_like(q_nope, memory_format=torch.contiguous_format)
+        output = torch.empty_like(inputs.q_nope, memory_format=torch.contiguous_format)
     if lse is None:
-        lse = q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
+        lse = inputs.q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
     if inputs.total_q:
-        _launch(inputs, output, lse)
+        _launch(inputs, output, lse, plan_for)
     return output, lse
 
 
@@ -85,7 +94,7 @@ def _run_on_gpu(
     )
 
 
-def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
+def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: PlanFor) -> None:
     """Launch what computes a call of at least one row: which kernels and how many programs, shapes alone decide."""
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
@@ -93,7 +102,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     num_pages = inputs.num_pages
     vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
     fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
-    plan = plan_on(device, vectors and fits)
+    plan = plan_for(device, vectors and fits)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
@@ -183,6 +192,6 @@ def _in_vectors(*tensors: torch.Tensor) -> bool:
     return True
 
 
-_INTERPRETED = is_interpreted(short)
-if _INTERPRETED:
+INTERPRETED = is_interpreted(short)
+if INTERPRETED:
     interpreter.repair()

@@ -35,7 +35,7 @@ def launch(
     where the dtypes of `tensors`, the constants or the options do: then the kernel is compiled.
     """
     if device.type == "cpu":
-        kernel[(programs,)](*tensors, *numbers, **constants)
+        _on_cpu(kernel)[(programs,)](*tensors, *numbers, **constants)
     elif device.index == torch.cuda.current_device():
         _launch_here(kernel, programs, device, variant, tensors, numbers, constants, options)
     else:
@@ -78,6 +78,15 @@ def wait_for_launch(WAIT: tl.constexpr):
     """
     if WAIT:
         gdc_wait()
+
+
+def _on_cpu(kernel: Any) -> Any:
+    """The interpreted kernel: Triton makes one of each kernel of its own, and none of Gluon's."""
+    if is_interpreted(kernel):
+        return kernel
+    from .gluon_interpreter import interpreted
+
+    return interpreted(kernel)
 
 
 def is_interpreted(kernel: Any) -> bool:

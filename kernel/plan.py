@@ -128,6 +128,7 @@ _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LO
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
 _INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=16, once=8, few=4, shorts=4, mergers=1)
+_EMULATED = replace(_INTERPRETER, listed=True)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 
@@ -145,6 +146,17 @@ def plan_on(device: torch.device, listable: bool) -> Plan:
     return _LISTED if listable and why_not_listed(capability) is None else plan_for(capability)
 
 
+def plan_emulated(device: torch.device, listable: bool) -> Plan:
+    """The plan for running Hopper's kernel in the interpreter, see emulated.py.
+
+    Raises:
+        ValueError: the operands are on a GPU.
+    """
+    if device.type != "cpu":
+        raise ValueError(f"the operands are on {device}, but kernel.emulated takes CPU tensors: use kernel.run")
+    return _EMULATED if listable else _INTERPRETER
+
+
 @cache
 def why_not_listed(capability: tuple[int, int]) -> str | None:
     """Why `prefill` runs in place of prefill_hopper.py on a compute capability; None where it does not."""
@@ -159,4 +171,6 @@ def why_not_listed(capability: tuple[int, int]) -> str | None:
 
 @cache
 def multiprocessors(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 3  # the interpreter's: few, so that each has several items
     return torch.cuda.get_device_properties(device).multi_processor_count
