@@ -19,7 +19,19 @@ from fuzz.mutants.equivalent import EQUIVALENT
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
 from fuzz.mutants.known import Known
-from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
+from fuzz.mutants.mutant import (
+    ANYWHERE,
+    BROKEN,
+    CONTROL,
+    GENERATED,
+    GPU,
+    JUDGE,
+    KILLED,
+    NAMED,
+    SURVIVED,
+    Mutant,
+    Planted,
+)
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.reach import marked, places, watched
 from fuzz.mutants.report import Report, RulesReport
@@ -88,6 +100,7 @@ def test_the_catalogue_is_large_and_says_where_its_faults_come_from():
     for mutant in CATALOGUE:
         assert mutant.bug
         assert set(mutant.fault.split(", ")) <= set(FAULTS), mutant.name
+        assert (mutant.where == ANYWHERE) == (not mutant.shown_by), mutant.name
     assert all(mutant.tests and all((ROOT / test).is_file() for test in mutant.tests) for mutant in JUDGES)
 
 
@@ -187,7 +200,7 @@ def test_mutants_that_are_not_run_say_why():
     changed = {"__init__.py": ""}
     found = outcomes(
         [
-            Planted("gpu", NAMED, changed, where=GPU),
+            Planted("gpu", NAMED, changed, where=GPU, shown_by="a stratum"),
             Planted("same", NAMED, changed, equivalent="the reason"),
             Planted("late", NAMED, changed),
         ],
@@ -198,7 +211,7 @@ def test_mutants_that_are_not_run_say_why():
         "same": STATED_EQUIVALENT,
         "late": LEFT,
     }
-    assert found["same"].message == "the reason"
+    assert found["same"].message == "the reason" and found["gpu"].message == "a stratum"
 
 
 @pytest.mark.parametrize(("gpus", "state"), [(1, ALONE), (2, LEFT)])

@@ -26,7 +26,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     """The mutants that were asked for, by the fuzzer and by our own tests."""
     mutants = collect(GROUPS if parsed.only else parsed.groups, parsed.only, parsed.sample)
     in_kernel = any(not planted.tests for planted in mutants)
-    cases = draw_cases(parsed.seed, parsed.max_cases, device) if in_kernel else []
+    cases = draw_cases(parsed.seed, parsed.max_cases, device, parsed.strata) if in_kernel else []
     budget = Budget.of(device, len(cases))
     passed: dict[int, Passed] = {}
 
@@ -38,7 +38,8 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
         arguments = (planted.changed, cases, _turns(planted, passed, len(cases), device), device, workers, limits)
         return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
-    report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases))
+    about = {"strata": ",".join(parsed.strata)} if parsed.strata else {}
+    report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases), **about)
     run = _Run(report, parsed, Known(parsed.out, parsed.resume, device, *cases), device, workers, began)
     if in_kernel:
         unchanged = mutants.pop(0)
