@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,13 +24,44 @@ OPERANDS = tuple(field.name for field in fields(Inputs))
 RESULTS = ("output", "lse")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A kernel that is called with the eight operands by name.
+class Target(Protocol):
+    """The kernel under test as it is called and judged, wherever it runs.
 
-    destination_passing  the function writes into buffers that it is given as `output` and `lse`
-    takes_lse            it does so for the lse too; False: it takes `output` alone
+    spec                 what is said of it, and what --kernel takes
+    destination_passing  it writes into buffers that it is given as `output` and `lse`
     profile              the numerics that it documents, by which its results are judged
+    """
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def destination_passing(self) -> bool: ...
+
+    @property
+    def profile(self) -> Profile: ...
+
+    def __call__(
+        self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes. The lse
+        is None for a kernel that gives none.
+
+        A destination-passing kernel writes into `output` [total_q, 16, 512] and `lse` [total_q, 16], which are
+        allocated where they are not given; for any other kernel they are ignored.
+
+        Raises what the kernel does.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A target that is a function of this process, called with the eight operands by name.
+
+    takes_lse  a destination-passing function takes `lse` too; False: it takes `output` alone
+
+    A call raises TypeError where the function returned something that is not one output and one lse, or a part of an
+    operand.
     """
 
     spec: str
@@ -42,15 +73,6 @@ class Target:
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes. The lse
-        is None for a kernel that gives none.
-
-        A destination-passing kernel writes into `output` [total_q, 16, 512] and `lse` [total_q, 16], which are
-        allocated where they are not given; for any other kernel they are ignored.
-
-        Raises:
-            TypeError: the function returned something that is not one output and one lse, or a part of an operand.
-        """
         output, lse = self._call(inputs, output, lse)
         for name, result in (("output", output), ("lse", lse)):
             operand = None if result is None else _operand_in(result, inputs)
@@ -89,20 +111,24 @@ class Target:
         return output, lse
 
 
-class OutputAlone:
-    """A target whose lse is none of anyone's business: it is dropped, whether there is one or not."""
+class Wrapped:
+    """A target in another one, which does more around each call and is else like it."""
 
     def __init__(self, target: Target) -> None:
-        self._target = target
-        self.destination_passing, self.profile = target.destination_passing, target.profile
+        self.target = target
+        self.spec, self.destination_passing, self.profile = target.spec, target.destination_passing, target.profile
+
+
+class OutputAlone(Wrapped):
+    """A target whose lse is none of anyone's business: it is dropped, whether there is one or not."""
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, None]:
-        return self._target(inputs, output, lse)[0], None
+        return self.target(inputs, output, lse)[0], None
 
 
-def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Target:
+def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Function:
     """The kernel that `module:function`, `path/file.py:function` or the FlashInfer-Bench solution `path.json` names,
     to be judged by a numerics profile of `reference.profile`. Modules are also looked for in the current directory.
     `import kernel` comes first, so that a Triton kernel runs in the interpreter where there is no GPU.
@@ -129,20 +155,20 @@ def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Tar
     return of_function(function, spec, profile)
 
 
-def of_function(function: Callable[..., Any], spec: str, profile: str = DEFAULT_PROFILE.name) -> Target:
+def of_function(function: Callable[..., Any], spec: str, profile: str = DEFAULT_PROFILE.name) -> Function:
     """A function as the kernel under test, called `spec` in what is said of it.
 
     Raises:
         UsageError: it cannot be called with the eight operands by name.
     """
     destinations = _destinations(spec, function)
-    return Target(spec, function, bool(destinations), destinations != ("output",), PROFILES[profile])
+    return Function(spec, function, bool(destinations), destinations != ("output",), PROFILES[profile])
 
 
-def _solution(spec: str, profile: Profile) -> Target:
+def _solution(spec: str, profile: Profile) -> Function:
     try:
         found = solution.read(Path(spec))
-        return Target(spec, solution.load(found), found.destination_passing, profile=profile)
+        return Function(spec, solution.load(found), found.destination_passing, profile=profile)
     except UsageError as error:
         raise UsageError(f"--kernel {error}") from error
     except (Exception, SystemExit) as error:

@@ -14,7 +14,7 @@ from fuzz.checks import CHECKS, is_made, judge, results
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
-from fuzz.target import Target
+from fuzz.target import Function, Target
 from kernel.contract import CONTRACTS
 from reference.bounds import interval
 
@@ -28,8 +28,8 @@ def no_invariance_by_chance(monkeypatch):
     monkeypatch.setattr(fuzz.checks, "_drawn", lambda case, contract: set())
 
 
-def target(function, *, buffers: bool = True) -> Target:
-    return Target("tests:kernel", function, buffers)
+def target(function, *, buffers: bool = True) -> Function:
+    return Function("tests:kernel", function, buffers)
 
 
 def tampered(tamper) -> Target:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import os
 import resource
@@ -15,15 +14,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 
 from fuzz.case import Case
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.results import KernelRaised, run
-from fuzz.evidence import Rig
 from fuzz.options import UsageError
+from fuzz.rig import Rig
 from fuzz.sandbox.shared import Memory, borrow, give
 from fuzz.sandbox.wire import Ended, Message, receive, send
 from fuzz.target import OPERANDS, Target, load
@@ -96,7 +94,8 @@ class _Server:
             answer = _raised(KernelRaised.of(error))
         if left := _left_behind(threads):
             answer = _raised(KernelRaised("thread", f"{left} still runs after the call has returned"), spent=True)
-        if "failed" in answer or "raised" in answer or any(_is_alive(one) for one in answer.get("findings", ())):
+        dead = any(finding["check"] == "alive" for finding in answer.get("findings", ()))
+        if "failed" in answer or "raised" in answer or dead:
             problem = self._problem()
             if problem:
                 answer = _raised(KernelRaised("cuda-error", problem), spent=True)
@@ -104,11 +103,10 @@ class _Server:
 
     def _call(self, asked: Message, files: list[int]) -> Message:
         views = borrow(self._memory, asked["lent"], files)
-        operands: dict[str, Any] = dict(zip(OPERANDS, views[:_TENSORS], strict=False))
-        inputs = Inputs(**operands, sm_scale=asked["sm_scale"])
+        inputs = Inputs(**dict(zip(OPERANDS, views[:_TENSORS], strict=False)), sm_scale=asked["sm_scale"])
         offered = tuple(views[_TENSORS:]) if self._target.destination_passing else ()
         on_device = self._device.type == "cuda"
-        target = cast(Target, Elsewhere(self._target, self._device)) if on_device else self._target
+        target = Elsewhere(self._target, self._device) if on_device else self._target
         try:
             with contextlib.nullcontext() if on_device else _limited_memory():
                 results = run(target, inputs, offered)
@@ -137,7 +135,7 @@ class _Server:
             given[name], end = give(self._memory, tensor, end, 1 << 62)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return {"ran": verdict.ran, "findings": list(map(dataclasses.asdict, verdict.findings)), "observed": given}
+        return verdict.to_json() | {"observed": given}
 
     def _problem(self) -> str:
         """Why the GPU can not be used any more, '' if it can."""
@@ -151,10 +149,6 @@ class _Server:
 
 def _raised(error: KernelRaised, *, spent: bool = False) -> Message:
     return {"raised": str(error), "cause": error.cause, "spent": spent or error.cause == "memory"}
-
-
-def _is_alive(finding: dict[str, Any]) -> bool:
-    return finding["check"] == "alive"
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fuzz.case import Case
-from fuzz.checks import Finding, Verdict
+from fuzz.checks import Verdict
 from fuzz.checks.results import KernelRaised
 from fuzz.checks.storage import tensors
 from fuzz.options import UsageError
@@ -90,7 +90,8 @@ class Sandbox:
             answer = self._ask(asked, (), self.patience.verdict())
         except KernelRaised as error:
             return Verdict(case, {"alive": None}, [error.finding()]), {}
-        return _verdict(case, answer), {name: take(child.memory, told) for name, told in answer["observed"].items()}
+        observed = {name: take(child.memory, told) for name, told in answer["observed"].items()}
+        return Verdict.from_json(case, answer), observed
 
     def close(self) -> None:
         """End the child. Not needed before this process ends: no child outlives it."""
@@ -172,14 +173,6 @@ class Sandbox:
         child.listen()
         child.close()
         return status
-
-
-def _verdict(case: Case, answer: Message) -> Verdict:
-    findings = []
-    for told in answer["findings"]:
-        tuples = {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-        findings.append(Finding(**told | tuples))
-    return Verdict(case, answer["ran"], findings)
 
 
 class _Dead(Exception):
@@ -277,7 +270,8 @@ class _Nursery:
     def reap(self, pid: int, patience: float) -> int | None:
         """Wait for a child, and kill it after some seconds; returns its status if that was not needed."""
         send(self._requests, {"reap": pid, "patience": patience})
-        return receive(self._requests)[0]["status"]
+        status: int | None = receive(self._requests)[0]["status"]
+        return status
 
 
 def _end(process: subprocess.Popen[bytes], sockets: weakref.WeakSet[socket.socket]) -> None:
