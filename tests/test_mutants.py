@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fuzz.case import Case
+from fuzz.journal import Journal, read
 from fuzz.mutants import collect as collecting
-from fuzz.mutants import rivals, session
+from fuzz.mutants import rivals, selftest, session
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.collect import collect
 from fuzz.mutants.edit import Edit, StaleEdit, apply
@@ -335,3 +336,11 @@ def test_a_run_that_was_interrupted_goes_on_with_what_it_knows(tmp_path):
     assert again.outcome_of(one) == killed and again.outcome_of(other) is None
     assert Known(tmp_path, True, "other cases").outcome_of(one) is None
     assert Known(tmp_path, False, "cpu").outcome_of(one) is None
+
+
+def test_tests_of_the_judge_that_take_too_long_are_a_kill_whatever_else_the_machine_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(selftest, "_SECONDS", 1)  # no more than the imports take
+    journal = Journal(tmp_path, "x")
+    selftest.run_tests({}, ("tests/test_hashing.py",), journal)
+    [(event, _)] = read(journal.path)
+    assert (event["event"], event["checks"]) == (KILLED, ["alive"])

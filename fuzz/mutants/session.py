@@ -18,7 +18,7 @@ from fuzz.mutants.reach import marked, places
 from fuzz.mutants.report import Report, RulesReport, line
 from fuzz.mutants.rivals import draw_trials, judge_by_rules
 from fuzz.mutants.runner import Outcome, Passed, Work, draw_cases, in_child, run_all
-from fuzz.mutants.selftest import SECONDS, run_tests
+from fuzz.mutants.selftest import patience, run_tests
 from fuzz.mutants.trial import Budget, attack
 
 
@@ -32,7 +32,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
 
     def work(planted: Planted) -> Work:
         if planted.tests:
-            return Work(run_tests, (planted.changed, planted.tests), 2 * SECONDS)
+            return Work(run_tests, (planted.changed, planted.tests), patience(planted.tests))
         # Of generated ones the tables show survivors alone.
         limits = replace(budget, shrink_seconds=0) if planted.group == GENERATED else budget
         arguments = (planted.changed, cases, _turns(planted, passed, len(cases), device), device, workers, limits)
