@@ -7,8 +7,9 @@ of two shrunk failures of a check, one whose traits the other has too is the sam
 shrunk as far. That 65 keys are at an edge may be chance; a failure at 66 shows that it is.
 
 The checks that call the kernel again count only where the others passed: a result that is wrong the first time is wrong
-again. Calls that do not return are told apart by their cause: a signal, an exception, a hang. The kernel is the same
-throughout a run, so it is kept in case.json and not in the name.
+again. Calls that do not return are told apart by their cause: a signal, an exception, a hang. Variants of the kernel
+are different code, so their failures are told apart too, where it says which of them computes a row; the kernel itself
+is the same throughout a run, so it is kept in case.json and not in the name.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def telling(findings: Sequence[Event]) -> list[Event]:
 
 
 def kind_of(finding: Mapping[str, Any]) -> str:
-    """The check that failed and, where a call did not return, why."""
-    return f"{finding['check']}-{finding['cause']}" if finding.get("cause") else finding["check"]
+    """The check that failed, where a call did not return why, and the variant of the kernel where that is known."""
+    return "-".join(filter(None, (finding["check"], finding.get("cause"), finding.get("variant"))))
 
 
 def is_same(needs: Set[str], traits: Set[str]) -> bool:
@@ -81,7 +82,8 @@ def title(traits: Iterable[str]) -> str:
 
 def bucket_name(check: str, traits: Iterable[str], finding: Mapping[str, Any], *, shrunk: bool) -> str:
     """A directory name. A failure that was not shrunk has its check alone, as nobody knows what it needs."""
-    kind = f"{check}-{finding['rows']}" if finding.get("index") is not None else kind_of({**finding, "check": check})
+    rows = finding["rows"] if finding.get("index") is not None else ""
+    kind = "-".join(filter(None, (check, rows, finding.get("cause"), finding.get("variant"))))
     if not shrunk:
         return f"{kind}+unshrunk"
     name = "+".join([kind, *(trait.replace(":", "-") for trait in _telling(traits))])

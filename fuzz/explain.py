@@ -98,6 +98,8 @@ def _element(finding: Mapping[str, Any]) -> str:
     names = ("row", "head", "column")
     place = ", ".join(f"{name} {i}" for name, i in zip(names, finding["index"], strict=False))
     lines = [f"- worst element: {place}, in a row of the kind {finding.get('rows', 'interior')}"]
+    if finding.get("variant"):
+        lines.append(f"- computed by the variant `{finding['variant']}` of the kernel")
     for name in ("got", "expected", "allowed", "ratio"):
         value = strict(finding.get(name))
         if value is not None:

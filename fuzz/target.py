@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,7 @@ from reference.profile import DEFAULT_PROFILE, PROFILES, Profile
 
 OPERANDS = tuple(field.name for field in fields(Inputs))
 RESULTS = ("output", "lse")
+_VARIANT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")  # it is part of the names of directories
 
 
 class Target(Protocol):
@@ -53,12 +55,18 @@ class Target(Protocol):
         Raises what the kernel does.
         """
 
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """Which of its variants computes row `row` of the results; "" where the kernel does not tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
     """A target that is a function of this process, called with the eight operands by name.
 
     takes_lse  a destination-passing function takes `lse` too; False: it takes `output` alone
+
+    A function with several code paths may tell which of them computes a row: by an attribute `variant`, a function that
+    is called with the operands and `row` by name and returns a short name.
 
     A call raises TypeError where the function returned something that is not one output and one lse, or a part of an
     operand.
@@ -79,6 +87,20 @@ class Function:
             if operand is not None:
                 raise TypeError(f"{self.spec} returned {name} in the memory of the operand {operand}")
         return output, lse
+
+    @property
+    def tells_variants(self) -> bool:
+        return callable(getattr(self.function, "variant", None))
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """See `Target.variant`. Raises TypeError where what the function tells is no short name."""
+        tell = getattr(self.function, "variant", None)
+        if not callable(tell):
+            return ""
+        name = tell(**inputs.operands(), row=row)
+        if not isinstance(name, str) or not _VARIANT.fullmatch(name):
+            raise TypeError(f"{self.spec} tells the variant {name!r}: a name is up to 32 of a-z, 0-9, '_', '.' and '-'")
+        return name
 
     def _call(
         self, inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
@@ -117,6 +139,9 @@ class Wrapped:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.spec, self.destination_passing, self.profile = target.spec, target.destination_passing, target.profile
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        return self.target.variant(inputs, row)
 
 
 class OutputAlone(Wrapped):

@@ -47,6 +47,21 @@ def failures(tested: Target, case: Case = CASE, contract: str = "hardened", also
     return {finding.check: str(finding) for finding in verdict.findings}
 
 
+def test_a_finding_tells_the_variant_of_its_row_where_the_kernel_does():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        output[4, 2, 17] = 1e9
+
+    def wrong(device):
+        target = Elsewhere(Function("tests:kernel", run, True), torch.device(device))
+        [finding] = judge(CASE, target, device="cpu", contract=CONTRACTS["hardened"]).findings
+        return finding
+
+    assert wrong(DEVICE).variant == ""
+    run.variant = lambda *, row, kv_indices, **operands: f"{kv_indices.device.type}-{row}"
+    assert wrong(DEVICE).variant == f"{DEVICE}-4"
+
+
 def test_our_kernel_passes_every_check():
     verdict = judge(CASE, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"], also=ALL)
     assert not verdict.findings

@@ -55,6 +55,14 @@ def test_a_dump_gets_the_smallest_case_that_fails_in_its_way(tmp_path, capsys):
     assert said[-1].endswith("nothing simpler fails")
 
 
+def test_a_failure_of_one_variant_of_a_kernel_is_not_taken_for_that_of_another(tmp_path):
+    place = dump(tmp_path, "two_paths", Case(((1, 3, 70),)), "output")
+    assert place.name == "output-boundary-tiled+lengths-key-tiles+lengths-queries"
+    assert minimize([place], spec("two_paths"), "cpu", 60.0) == 0
+    assert read(place / "case.json").case == Case(((1, 2, 65),))
+    assert "computed by the variant `tiled` of the kernel" in (place / "README.md").read_text()
+
+
 def test_a_minimal_case_stays_and_gets_the_files_that_it_lacks(tmp_path, capsys):
     place = dump(tmp_path, "long_context", Case(((1, 1, 65),)), "output")
     (place / "inputs.safetensors").unlink()

@@ -270,6 +270,13 @@ def test_ctrl_c_during_a_hang_ends_the_run_in_seconds(tmp_path):
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["stopped"] == "interrupted", output
 
 
+def test_variants_are_told_by_the_child(shared):
+    sandbox = Sandbox(f"{ROOT}/tests/wrong_kernels.py:two_paths", "default", "cpu")
+    found = Rig(sandbox, "cpu", CONTRACTS["serving"]).verdict(Case(((1, 3, 70), (1, 1, 9)))).findings
+    sandbox.close()
+    assert [(finding.check, finding.variant) for finding in found] == [("output", "tiled")]
+
+
 def _failing(rig: Rig, case: Case = HARMLESS) -> dict[str, str]:
     return {finding.check: str(finding) for finding in rig.verdict(case).findings}
 

@@ -82,7 +82,7 @@ def _judged(
         _run_checks(verdict, target, inputs, contract, again, device)
     except KernelRaised as error:
         verdict.add("alive", error.finding())
-    verdict.findings = [place(inputs, finding) for finding in verdict.findings]
+    verdict.findings = [place(inputs, finding, target) for finding in verdict.findings]
     return verdict
 
 

@@ -23,12 +23,19 @@ def home_of(case: Case, device: torch.device) -> torch.device:
     return torch.device("cpu") if case.tiles <= _TILES and not is_sparse(case) else device
 
 
-class Elsewhere(Wrapped):
-    """A target that takes CPU tensors and runs on `device`, on copies of all storages, which come back afterwards."""
+class OnDevice(Wrapped):
+    """A target that takes CPU tensors and runs on `device`."""
 
     def __init__(self, target: Target, device: torch.device) -> None:
         super().__init__(target)
         self.device = device
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        return self.target.variant(copy_of(inputs, self.device), row)
+
+
+class Elsewhere(OnDevice):
+    """Such a target that is called with copies of all storages, which come back afterwards."""
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None

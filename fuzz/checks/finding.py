@@ -18,6 +18,7 @@ class Finding:
     allowed   the interval that `got` had to lie in, where there is one
     ratio     distance from the expected value over what the bound allows; above 1, or inf where nothing is allowed
     rows      what kind of row it is: empty, boundary or interior
+    variant   which of the kernel's variants computes that row, "" where it does not tell
     cause     of a call that did not return: the class of an exception, a signal, "timeout", ...
     printed   the last lines that the process of such a call printed
     """
@@ -30,6 +31,7 @@ class Finding:
     allowed: tuple[float, float] | None = None
     ratio: float | None = None
     rows: str = "interior"
+    variant: str = ""
     cause: str = ""
     printed: str = ""
 

@@ -71,6 +71,8 @@ def _worst_element(finding: Mapping[str, Any]) -> list[tuple[str, str]]:
         named = ("row", "head", "column") if finding["check"] != "inputs-untouched" else ("index", "", "")
         where = (f"{axis} {i}".strip() for axis, i in zip(named, finding["index"], strict=False))
         rows.append(("element", ", ".join(where)))
+    if finding.get("variant"):
+        rows.append(("variant", finding["variant"]))
     for name in ("got", "expected"):
         if finding.get(name) is not None:
             rows.append((name, f"{number(finding[name]):.9g}"))

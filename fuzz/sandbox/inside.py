@@ -50,11 +50,12 @@ def main(answers: int, output: int, memory: int) -> int:
     with contextlib.suppress(Ended):
         asked, _ = receive(messages)
         try:
-            server = _Server(load(asked["load"], asked["profile"]), torch.device(asked["device"]), Memory(memory))
+            target = load(asked["load"], asked["profile"])
         except UsageError as error:
             send(messages, {"refused": str(error)})
             return 0
-        send(messages, {"ready": True})
+        server = _Server(target, torch.device(asked["device"]), Memory(memory))
+        send(messages, {"variants": target.tells_variants})
         while True:
             asked, files = receive(messages)
             send(messages, server.answer(asked, files))
@@ -85,7 +86,7 @@ class _Server:
         """What a call, or a whole verdict, came to. `spent`: this process is in no state to go on."""
         threads = set(sys._current_frames())
         try:
-            answer = self._verdict(asked) if "case" in asked else self._call(asked, files)
+            answer = self._verdict(asked) if "case" in asked else self._called(asked, files)
         except KernelRaised as error:
             answer = _raised(error)
         except Exception:
@@ -101,12 +102,15 @@ class _Server:
                 answer = _raised(KernelRaised("cuda-error", problem), spent=True)
         return answer
 
-    def _call(self, asked: Message, files: list[int]) -> Message:
+    def _called(self, asked: Message, files: list[int]) -> Message:
+        """What a call, or a question about it, comes to."""
         views = borrow(self._memory, asked["lent"], files)
         inputs = Inputs(**dict(zip(OPERANDS, views[:_TENSORS], strict=False)), sm_scale=asked["sm_scale"])
-        offered = tuple(views[_TENSORS:]) if self._target.destination_passing else ()
         on_device = self._device.type == "cuda"
         target = Elsewhere(self._target, self._device) if on_device else self._target
+        if "variant" in asked:
+            return {"variant": target.variant(inputs, asked["variant"])}
+        offered = tuple(views[_TENSORS:]) if self._target.destination_passing else ()
         try:
             with contextlib.nullcontext() if on_device else _limited_memory():
                 results = run(target, inputs, offered)

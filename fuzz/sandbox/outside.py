@@ -56,6 +56,7 @@ class Sandbox:
         self.patience = Patience(device)
         self._nursery = _Nursery()
         self._child: _Child | None = None
+        self._tells_variants = False
         try:
             self._warm()
         except _Dead as error:
@@ -78,6 +79,18 @@ class Sandbox:
             return offered[told] if isinstance(told, int) else take(child.memory, told)
 
         return result(answer["output"]), None if answer["lse"] is None else result(answer["lse"])
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """See `fuzz.target.Target.variant`; "" also where telling it kills the child."""
+        child = self._ready()
+        if not self._tells_variants:
+            return ""
+        lent = lend(child.memory, list(tensors(inputs).values()))
+        asked = {"variant": row, "lent": lent.message, "sm_scale": inputs.sm_scale}
+        try:
+            return str(self._ask(asked, lent.files, self.patience.call(inputs))["variant"])
+        except KernelRaised:
+            return ""
 
     def judge(
         self, case: Case, contract: Set[str], also: Set[str], *, record: bool = False
@@ -115,6 +128,7 @@ class Sandbox:
             answer = self._talk(asked, (), LOADING)
             if "refused" in answer:
                 raise UsageError(answer["refused"])
+            self._tells_variants = answer["variants"]
         return self._child
 
     def _ask(self, asked: Message, files: Sequence[int], seconds: float) -> Message:

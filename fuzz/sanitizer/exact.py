@@ -7,21 +7,16 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzz import guards
-from fuzz.checks.elsewhere import returned
+from fuzz.checks.elsewhere import OnDevice, returned
 from fuzz.checks.storage import tensors
-from fuzz.target import Target, Wrapped
 from kernel.contract import Inputs
 
 _ALIGNED = 256  # bytes: of an allocation; a tensor keeps its place relative to that
 
 
-class Exact(Wrapped):
+class Exact(OnDevice):
     """A target that takes CPU tensors and runs on `device`, on copies that end with their last element. What the
     elements hold afterwards comes back. Memory that the kernel takes is left uninitialised: initcheck looks there."""
-
-    def __init__(self, target: Target, device: torch.device) -> None:
-        super().__init__(target)
-        self.device = device
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
