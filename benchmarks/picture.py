@@ -6,24 +6,26 @@ import math
 import sys
 from pathlib import Path
 
+from benchmarks.row import Row
 from benchmarks.workloads import Workload, load_workloads
+from fuzz.options import DEFAULT_KERNEL
 
 _ROW, _LEFT, _WIDTH, _TOP = 16, 150, 640, 44
 _DECADES = 4  # from 1 x to 10,000 x the roofline; what is slower sits at the right edge
 _COLOURS = {
-    "kernel:run": "#c0392b",
+    DEFAULT_KERNEL: "#c0392b",
     "flash_attention_3": "#2c7fb8",
     "flashinfer_fa3": "#41b6c4",
     "triton_m64": "#888888",
 }
 
 
-def draw(rows: list[dict]) -> str:
+def draw(rows: list[Row]) -> str:
     """An SVG of one line per workload, sorted by its roofline time; `rows` as in the benchmark's JSON."""
     times = {(row["name"], row["kernel"]): row["us"] for row in rows}
     measured = {name for name, _ in times}
     workloads = sorted((w for w in load_workloads() if w.name in measured), key=lambda w: w.roof_us)
-    kernels = [*dict.fromkeys(row["kernel"] for row in rows), *(peer for peer in _COLOURS if peer != "kernel:run")]
+    kernels = [*dict.fromkeys(row["kernel"] for row in rows), *(peer for peer in _COLOURS if peer != DEFAULT_KERNEL)]
     height = _TOP + _ROW * len(workloads) + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" height="{height}" '

@@ -15,7 +15,7 @@ def kernel_us(call: Callable[[], object], samples: int = SAMPLES) -> float:
     """Median microseconds on the GPU of one call."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     call()
-    times = []
+    times: list[float] = []
     for _ in range(samples):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         flush.zero_()

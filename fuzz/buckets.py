@@ -7,8 +7,9 @@ of two shrunk failures of a check, one whose traits the other has too is the sam
 shrunk as far. That 65 keys are at an edge may be chance; a failure at 66 shows that it is.
 
 The checks that call the kernel again count only where the others passed: a result that is wrong the first time is wrong
-again. Calls that do not return are told apart by their cause: a signal, an exception, a hang. The kernel is the same
-throughout a run, so it is kept in case.json and not in the name.
+again. Calls that do not return are told apart by their cause: a signal, an exception, a hang. Variants of the kernel
+are different code, so their failures are told apart too, where it says which of them computes a row; the kernel itself
+is the same throughout a run, so it is kept in case.json and not in the name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from fuzz.journal import Event
@@ -59,8 +61,8 @@ def telling(findings: Sequence[Event]) -> list[Event]:
 
 
 def kind_of(finding: Mapping[str, Any]) -> str:
-    """The check that failed and, where a call did not return, why."""
-    return f"{finding['check']}-{finding['cause']}" if finding.get("cause") else finding["check"]
+    """The check that failed, where a call did not return why, and the variant of the kernel where that is known."""
+    return "-".join(filter(None, (finding["check"], finding.get("cause"), finding.get("variant"))))
 
 
 def is_same(needs: Set[str], traits: Set[str]) -> bool:
@@ -80,7 +82,8 @@ def title(traits: Iterable[str]) -> str:
 
 def bucket_name(check: str, traits: Iterable[str], finding: Mapping[str, Any], *, shrunk: bool) -> str:
     """A directory name. A failure that was not shrunk has its check alone, as nobody knows what it needs."""
-    kind = f"{check}-{finding['rows']}" if finding.get("index") is not None else kind_of({**finding, "check": check})
+    rows = finding["rows"] if finding.get("index") is not None else ""
+    kind = "-".join(filter(None, (check, rows, finding.get("cause"), finding.get("variant"))))
     if not shrunk:
         return f"{kind}+unshrunk"
     name = "+".join([kind, *(trait.replace(":", "-") for trait in _telling(traits))])
@@ -99,3 +102,113 @@ def _telling(traits: Iterable[str]) -> list[str]:
         while trait := _IMPLIED.get(trait, ""):
             implied.add(trait)
     return sorted(traits - implied)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A case on which one check failed."""
+
+    check: str
+    case: dict[str, Any]
+    strata: list[str]
+    traits: frozenset[str]
+    size: tuple[int, ...]
+    finding: dict[str, Any]
+
+    @classmethod
+    def of(cls, event: Event, finding: dict[str, Any]) -> Failing:
+        traits, size = frozenset(event["traits"]), tuple(event["size"])
+        return cls(finding["check"], event["case"], event["strata"], traits, size, finding)
+
+    @property
+    def kind(self) -> str:
+        """The way of failing, see `kind_of`."""
+        return kind_of(self.finding)
+
+    def to_json(self) -> Event:
+        """The fields of an event from which `of` makes an equal one."""
+        return {
+            "case": self.case,
+            "strata": self.strata,
+            "traits": sorted(self.traits),
+            "size": self.size,
+            "finding": self.finding,
+        }
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Failures that look alike: the smallest case, the traits that they need, and how many generated cases belong
+    here."""
+
+    smallest: Failing
+    needs: frozenset[str]
+    shrunk: bool
+    cases: int = 0
+
+    @property
+    def check(self) -> str:
+        return self.smallest.check
+
+    @property
+    def stratum(self) -> str:
+        """What a case needs to fail in this way, in short."""
+        return title(self.needs)
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return bucket_name(self.check, self.needs, self.smallest.finding, shrunk=self.shrunk)
+
+    def explains(self, one: Failing) -> bool:
+        """Whether a failing case has every trait that this bucket needs."""
+        return self.smallest.kind == one.kind and self.needs <= one.traits
+
+    def is_that_of(self, one: Failing) -> bool:
+        """Whether a shrunk case shows the failure of this bucket."""
+        return self.smallest.kind == one.kind and is_same(self.needs, one.traits)
+
+    def take(self, one: Failing) -> None:
+        """Take a failing case in, and keep the smaller one. Of cases that were not shrunk, nothing else tells what they
+        need."""
+        self.smallest = min(self.smallest, one, key=lambda one: one.size)
+        self.needs = common(self.needs, one.traits) if self.shrunk else self.smallest.traits
+
+
+# Failures that were found alike: their kind, and the traits of the generated case.
+Found = tuple[str, frozenset[str]]
+
+
+def sort_out(
+    searched: Mapping[Found, Failing], generated: Mapping[Found, tuple[Failing, int]], searching: Iterable[Failing]
+) -> list[Bucket]:
+    """All failures of a run, sorted into buckets.
+
+    searched   what searches led to, by what they began with
+    generated  the smallest generated case of each, and how many there were
+    searching  the smallest case so far of the searches that go on
+
+    Only a shrunk case tells what its failure needs. So each opens a bucket, unless it is in one that needs no more; a
+    generated case belongs to the bucket that its own search led to, or to one all of whose traits it has. What no
+    bucket explains shares one bucket for each kind.
+    """
+    found: list[Bucket] = []
+    for one in sorted(searched.values(), key=lambda one: (len(one.traits - BY_CHANCE), one.size)):
+        home = next((bucket for bucket in found if bucket.is_that_of(one)), None)
+        if home is None:
+            found.append(Bucket(one, one.traits, shrunk=True))
+        else:
+            home.take(one)
+    found.sort(key=lambda bucket: bucket.smallest.size)
+    left: dict[str, Bucket] = {}
+    for key, (one, count) in generated.items():
+        origin = searched.get(key, one)
+        home = next((bucket for bucket in found if bucket.explains(origin)), None)
+        if home is None:
+            home = left.setdefault(one.kind, Bucket(one, one.traits, shrunk=False))
+            home.take(one)
+        home.cases += count
+    for one in searching:
+        if one.kind in left and not any(bucket.explains(one) for bucket in found):
+            left[one.kind].take(one)
+    return found + [left[kind] for kind in sorted(left)]

@@ -172,11 +172,12 @@ def _dead_pages(case: Case, table: _Table) -> torch.Tensor:
     """Pages to poison: all that are not live or, of a sparse cache, page 0 and those next to live ones."""
     if PAGES[case.pages].sparse:
         near = torch.cat((table.page - 1, table.page + 1, torch.zeros_like(table.page[:1])))
-        near = near[(near >= 0) & (near < table.num_pages)].unique()
-        return near[~torch.isin(near, table.page)]
-    dead = torch.ones(table.num_pages, dtype=torch.bool, device=table.page.device)
-    dead[table.page] = False
-    return dead.nonzero()[:, 0]
+        near = near[(near >= 0) & (near < table.num_pages) & ~torch.isin(near, table.page)]
+        dead: torch.Tensor = near.unique()
+        return dead
+    is_dead = torch.ones(table.num_pages, dtype=torch.bool, device=table.page.device)
+    is_dead[table.page] = False
+    return is_dead.nonzero()[:, 0]
 
 
 def _owner(lengths: torch.Tensor, total: int) -> torch.Tensor:

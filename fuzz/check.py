@@ -10,9 +10,9 @@ from fuzz.checks import judge_inputs
 from fuzz.claims import Claim
 from fuzz.operands import Workload, operands_of, promises_needed, read_workloads
 from fuzz.options import UsageError
-from fuzz.progress import ratio_text
 from fuzz.target import Target, load
 from fuzz.terms import promises
+from fuzz.words import ratio_text
 from kernel.contract import Inputs
 
 

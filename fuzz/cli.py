@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         check_packages()
-        return parsed.command(parsed)
+        status: int = parsed.command(parsed)
+        return status
     except UsageError as error:
         print(f"mla-fuzz: {error}", file=sys.stderr)
         return 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fuzz.hits import hits
+from fuzz.coverage import table
 from fuzz.options import TABLE, WHOLE, without_password
-from fuzz.progress import ratio_text
 from fuzz.run import Run
 from fuzz.summary import replay_command
 from fuzz.totals import Totals
+from fuzz.words import ratio_text
 
 
 def opening(run: Run, environ: Mapping[str, str]) -> list[str]:
@@ -59,7 +59,7 @@ def closing(run: Run, totals: Totals, *, coverage: bool) -> Iterator[tuple[str, 
     for message in totals.warnings:
         yield message, False
     if coverage:
-        for line in hits(totals):
+        for line in table(totals):
             yield line, False
     worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
     yield f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}", False

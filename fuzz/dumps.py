@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 
+from fuzz.buckets import Bucket
 from fuzz.journal import strict
-from fuzz.reproducer import FACTS, Reproducer, evidence_name, with_facts, write_dump
+from fuzz.reproducer import FACTS, Reproducer, evidence_name, write_dump
 from fuzz.run import Run
-from fuzz.totals import Bucket, Totals
+from fuzz.totals import Totals
 
 
 class Dumps:
@@ -29,8 +30,7 @@ class Dumps:
             evidence = self._run.evidence / evidence_name(bucket.check, bucket.smallest.case)
             made_of = json.dumps([strict(bucket.smallest.to_json()), (evidence / FACTS).exists()])
             if self._written.get(name) != made_of:
-                record = with_facts(self._record(bucket, totals), evidence)
-                write_dump(self._run.failures / name, record, evidence)
+                write_dump(self._run.failures / name, self._record(bucket, totals), evidence)
                 self._written[name] = made_of
 
     def _record(self, bucket: Bucket, totals: Totals) -> Reproducer:

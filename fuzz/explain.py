@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuzz.journal import strict
+from fuzz.words import requests
 
 if TYPE_CHECKING:
     from fuzz.reproducer import Reproducer
@@ -42,6 +43,7 @@ FILES = {
     "workload.jsonl": "the same operands as a FlashInfer-Bench workload, with paths relative to this directory",
 }
 
+_RUNS_SHOWN = 20
 _FAMILIES = ("pages", "values", "layout", "scale", "poison", "dtype", "index_dtype", "indptr")
 
 
@@ -96,6 +98,8 @@ def _element(finding: Mapping[str, Any]) -> str:
     names = ("row", "head", "column")
     place = ", ".join(f"{name} {i}" for name, i in zip(names, finding["index"], strict=False))
     lines = [f"- worst element: {place}, in a row of the kind {finding.get('rows', 'interior')}"]
+    if finding.get("variant"):
+        lines.append(f"- computed by the variant `{finding['variant']}` of the kernel")
     for name in ("got", "expected", "allowed", "ratio"):
         value = strict(finding.get(name))
         if value is not None:
@@ -123,21 +127,12 @@ def _others(others: Sequence[Mapping[str, Any]]) -> str:
 def _case(case: Mapping[str, Any], strata: Sequence[str]) -> str:
     if "lengths" not in case:
         return f"    {strict(dict(case))}"
-    runs = [
-        f"- {counted(count, 'request', 'requests')} of {counted(q_len, 'query', 'queries')}"
-        f" and {counted(kv_len, 'key', 'keys')}"
-        for count, q_len, kv_len in case["lengths"]
-    ]
-    lines = runs[:20] + [f"- and {len(runs) - 20} runs of requests more"] * (len(runs) > 20) or ["- no request"]
+    lines = [f"- {one}" for one in requests(case["lengths"], _RUNS_SHOWN)]
     tails = [f"{name.replace('_', ' ')} {case[name]}" for name in ("padded_rows", "spare_indices", "spare_pages")
              if case.get(name)]  # fmt: skip
     names = ", ".join(f"{family.replace('_', ' ')} {case[family]}" for family in _FAMILIES if family in case)
     lines.append(f"- {', '.join([names, *tails])}; seed {case.get('seed')}")
     return "\n".join([*lines, "", f"Strata: {', '.join(strata)}."])
-
-
-def counted(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _without(promises: Sequence[str]) -> str:

@@ -1,35 +1,26 @@
-"""`python -m fuzz minimize`: a smaller case of the same bucket, in the dump itself.
-
-Hypothesis shrinks the choices from which a case was drawn. Here the case itself is made smaller, field by field: at the
-end of each search of a run, within its time, and by this command as long as it takes.
-"""
+"""`python -m fuzz minimize`: a smaller case of the same bucket, in the dump itself."""
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz.buckets import BY_CHANCE, bucket_name, kind_of, telling, title
-from fuzz.case import FAMILIES, NAMED, Case, promises_needed
+from fuzz.buckets import bucket_name, kind_of, telling, title
+from fuzz.case import Case
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
-from fuzz.evidence import Rig, write_evidence
-from fuzz.explain import counted
+from fuzz.evidence import write_whole_dump
 from fuzz.journal import Event, strict
 from fuzz.options import UsageError
 from fuzz.reading import Dump, each_dump
 from fuzz.replay import rig_for
-from fuzz.reproducer import with_facts, write_dump
+from fuzz.rig import Rig
 from fuzz.sanitizer.outside import Sanitized
-from fuzz.strata.lengths import Runs, as_runs
-from fuzz.strata.tails import TAILS
-from fuzz.worker import finding_json
+from fuzz.shrink import Search
+from fuzz.words import counted
 
 SECONDS = 120.0
-SEEDS = 4  # small seeds to try
 
 
 def minimize(paths: Iterable[Path], kernel: str | None, device: str, seconds: float | None) -> int:
@@ -91,140 +82,18 @@ def rewrite(dump: Dump, case: Case, rig: Rig | Sanitized) -> None:
         versions=versions(),
         kernel=rig.target.spec,
     )
-    with tempfile.TemporaryDirectory(prefix=".minimize-", dir=dump.directory.parent) as scratch:
-        evidence = Path(scratch) / "evidence"
-        profile = rig.target.profile
-        write_evidence(evidence, case, check, verdict, observed, device=rig.device, profile=profile)
-        write_dump(dump.directory, with_facts(record, evidence), evidence)
-
-
-class Search:
-    """The search for the smallest case that fails, within some time.
-
-    best         the smallest so far
-    tried        how many cases were run
-    out_of_time  whether it ended before it had tried everything
-    """
-
-    def __init__(self, case: Case, contract: frozenset[str], fails: Callable[[Case], bool], limit: float) -> None:
-        self.best = case
-        self.tried = 0
-        self.out_of_time = False
-        self._contract = contract
-        self._fails = fails
-        self._start = time.monotonic()
-        self._limit = limit
-        self._seen: set[Case] = set()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def fails(self, case: Case) -> bool:
-        """Run a case."""
-        self.tried += 1
-        self._seen.add(case)
-        return self._fails(case)
-
-    def improvements(self) -> Iterator[Case]:
-        """Each case that becomes the best one, until there is no simpler one or no time."""
-        while (smaller := self._step()) is not None:
-            self.best = smaller
-            yield smaller
-
-    def _step(self) -> Case | None:
-        """A simpler case than the best one that fails."""
-        for case in simpler(self.best):
-            if case in self._seen or not self._may_replace(case):
-                continue
-            if self.seconds > self._limit:
-                self.out_of_time = True
-                return None
-            if self.fails(case):
-                return case
-        return None
-
-    def _may_replace(self, case: Case) -> bool:
-        """Whether a case, if it fails, is the same failure in less: it has no trait that the best one has not."""
-        return (
-            case.size < self.best.size
-            and promises_needed(case) <= self._contract
-            and traits_of(case) - traits_of(self.best) <= BY_CHANCE
-        )
-
-
-def simpler(case: Case) -> Iterator[Case]:
-    """Cases that may be simpler, the boldest steps first."""
-    yield Case(case.lengths, seed=case.seed)
-    for runs in _fewer(case.lengths):
-        yield replace(case, lengths=runs)
-    for family in NAMED:
-        names = _names(family)
-        for name in names[: names.index(getattr(case, family))]:
-            yield _with(case, family, name)
-    for tail in TAILS:
-        for count in _smaller(getattr(case, tail)):
-            yield _with(case, tail, count)
-    for i, (count, q_len, kv_len) in enumerate(case.lengths):
-        for run in _shorter(count, q_len, kv_len):
-            yield replace(case, lengths=as_runs((*case.lengths[:i], run, *case.lengths[i + 1 :])))
-    for seed in range(SEEDS):
-        yield replace(case, seed=seed)
-
-
-def _with(case: Case, field: str, value: str | int) -> Case:
-    return replace(case, **{field: value})  # type: ignore[arg-type]
-
-
-def _names(family: str) -> list[str]:
-    return list(FAMILIES[family])
-
-
-def _fewer(runs: Runs) -> Iterator[Runs]:
-    """The runs without a part of them: all, halves, quarters, and so on to each single one."""
-    size = len(runs)
-    while size:
-        for start in range(0, len(runs), size):
-            yield as_runs((*runs[:start], *runs[start + size :]))
-        size = (size + 1) // 2 if size > 1 else 0
-
-
-def _shorter(count: int, q_len: int, kv_len: int) -> Iterator[tuple[int, int, int]]:
-    """A run with fewer requests, fewer queries and keys, fewer queries, fewer keys."""
-    for fewer in _smaller(count):
-        if fewer:
-            yield fewer, q_len, kv_len
-    for fewer in _smaller(q_len):
-        if kv_len >= q_len - fewer:
-            yield count, fewer, kv_len - q_len + fewer
-        yield count, fewer, kv_len
-    for fewer in _smaller(kv_len):
-        yield count, q_len, fewer
-
-
-def _smaller(number: int) -> Iterator[int]:
-    """0, 1, and numbers that come closer to `number` by half the distance each time."""
-    step, last = number, -1
-    for smaller in (0, 1):
-        if last < smaller < number:
-            last = smaller
-            yield smaller
-    while step > 1:
-        step //= 2
-        if number - step > last:
-            last = number - step
-            yield last
+    write_whole_dump(dump.directory, record, case, verdict, observed, device=rig.device, profile=rig.target.profile)
 
 
 def _failure(verdict: Verdict, check: str) -> Event | None:
     """What a check found, if that counts as a failure."""
-    found = telling([finding_json(finding) for finding in verdict.findings])
+    found = telling(verdict.to_json()["findings"])
     return next((finding for finding in found if finding["check"] == check), None)
 
 
 def _spelled(case: Case) -> str:
     """A case in a line: its size, and what it needs."""
     return (
-        f"{counted(case.batch, 'request', 'requests')}, {counted(case.total_q, 'query', 'queries')},"
-        f" {counted(case.total_kv, 'key', 'keys')}; needs {title(traits_of(case))}"
+        f"{counted(case.batch, 'request')}, {counted(case.total_q, 'query', 'queries')},"
+        f" {counted(case.total_kv, 'key')}; needs {title(traits_of(case))}"
     )

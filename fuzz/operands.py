@@ -173,7 +173,7 @@ def _stored(
             part = file.get_slice(given["tensor_key"])
             if tuple(part.get_shape()) != shape:
                 raise UsageError(f"{workload}: {name} has shape {part.get_shape()}, its axes say {list(shape)}")
-            tensor = file.get_tensor(given["tensor_key"])
+            tensor: torch.Tensor = file.get_tensor(given["tensor_key"])
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{workload}: {name}: {found[0].name}: {error}") from error
     if tensor.dtype != dtype:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from fuzz.run import Run
 from fuzz.totals import Totals
+from fuzz.words import ratio_text
 
 LINE_EVERY = 10.0
 
@@ -81,13 +81,6 @@ def line(run: Run, totals: Totals) -> str:
     return ", ".join(parts)
 
 
-def ratio_text(ratio: float | None) -> str:
-    """A ratio as people read it; '-' where nothing was measured."""
-    if ratio is None:
-        return "-"
-    return f"{ratio:.3f}" if math.isfinite(ratio) and ratio < 1000 else f"{ratio:.2g}"
-
-
 def _fraction(run: Run, totals: Totals) -> float:
     """How much of the run is done, by whichever limit is nearer."""
     done = [0.0]
@@ -100,4 +93,5 @@ def _fraction(run: Run, totals: Totals) -> float:
 
 def terminal_stream() -> IO[str]:
     """The terminal, or whatever standard output is, out of the reach of pytest's capturing: call it between tests."""
+    assert sys.__stdout__ is not None  # there is one but under pythonw
     return os.fdopen(os.dup(sys.__stdout__.fileno()), "w", encoding="utf-8", errors="replace")

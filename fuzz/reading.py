@@ -245,6 +245,7 @@ def _is_finding(value: object) -> bool:
         and (allowed is None or (isinstance(allowed, list) and len(allowed) == 2 and all(map(_is_number, allowed))))
         and all(_is_number(value.get(name)) for name in ("got", "expected", "ratio"))
         and _is_text(value.get("rows", ""))
+        and _is_text(value.get("variant", ""))
         and _is_text(value.get("cause", ""))
         and _is_message(value.get("printed", ""))
         and _is_message(value.get("message", ""))

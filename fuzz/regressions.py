@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuzz.evidence import Rig
 from fuzz.journal import write_json
 from fuzz.options import UsageError
 from fuzz.reading import Dump, each_dump, read
+from fuzz.rig import Rig
 
 CORPUS = Path("tests/regressions")
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from fuzz.checks import Finding, Verdict
 from fuzz.describe import device_name
-from fuzz.evidence import Rig
 from fuzz.journal import number
 from fuzz.options import DEFAULT_KERNEL, SANITIZERS, UsageError
 from fuzz.reading import Dump, check_memory, each_dump
+from fuzz.rig import Rig
 from fuzz.sandbox import open_kernel
 from fuzz.sanitizer.outside import Sanitized
 

@@ -89,22 +89,14 @@ def evidence_name(check: str, case: Mapping[str, Any]) -> str:
     return f"{check}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def with_facts(record: Reproducer, evidence: Path) -> Reproducer:
-    """The record with what the evidence in a directory adds to it; as it is where there is none."""
-    try:
-        facts = json.loads((evidence / FACTS).read_text())
-    except FileNotFoundError:
-        return record
-    others = tuple(finding for finding in facts["findings"] if finding["check"] != record.check)
-    return replace(record, reproduced=facts["reproduced"], others=others, wrong=facts["wrong"])
-
-
 def write_dump(place: Path, record: Reproducer, evidence: Path) -> None:
-    """Make the directory `place` a dump. `evidence` is a directory that `fuzz.evidence` wrote, or does not exist.
+    """Make the directory `place` a dump. `evidence` is a directory that `fuzz.evidence` wrote, or does not exist; the
+    record gets its facts.
 
     Each file is written at once, and in an order that leaves a whole dump, if one with fewer files, whenever the
     process is killed: no file lies beside a case that it does not belong to. Other files stay as they are.
     """
+    record = _with_facts(record, evidence)
     files = [name for name in EVIDENCE if (evidence / name).is_file()]
     place.mkdir(parents=True, exist_ok=True)
     for name in (*EVIDENCE, README):
@@ -113,6 +105,16 @@ def write_dump(place: Path, record: Reproducer, evidence: Path) -> None:
     for name in files:
         _link(evidence / name, place / name)
     write_text(place / README, explain(record, replay_command(place, record.kernel), files))
+
+
+def _with_facts(record: Reproducer, evidence: Path) -> Reproducer:
+    """The record with what the evidence in a directory adds to it; as it is where there is none."""
+    try:
+        facts = json.loads((evidence / FACTS).read_text())
+    except FileNotFoundError:
+        return record
+    others = tuple(finding for finding in facts["findings"] if finding["check"] != record.check)
+    return replace(record, reproduced=facts["reproduced"], others=others, wrong=facts["wrong"])
 
 
 def _link(source: Path, target: Path) -> None:

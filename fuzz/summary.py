@@ -9,11 +9,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from fuzz import reproducer
+from fuzz.buckets import Bucket
 from fuzz.dumps import Dumps
 from fuzz.journal import strict, write_json, write_text
 from fuzz.report import page
 from fuzz.run import Run
-from fuzz.totals import Bucket, Totals
+from fuzz.totals import Totals
 
 SCHEMA = 1
 
@@ -111,7 +112,8 @@ def junit(run: Run, totals: Totals, elapsed: float) -> str:
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text.decode() + "\n"
 
 
 def _testcase(suite: ElementTree.Element, run: Run, name: str, properties: dict[str, Any]) -> ElementTree.Element:
@@ -127,5 +129,5 @@ def _testcase(suite: ElementTree.Element, run: Run, name: str, properties: dict[
 def _element(parent: ElementTree.Element, tag: str, text: str, **attributes: str) -> None:
     """An element with a text and its first line as message, without the characters that XML cannot hold."""
     legal = re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
-    element = ElementTree.SubElement(parent, tag, message=legal.partition("\n")[0], **attributes)
+    element = ElementTree.SubElement(parent, tag, attributes, message=legal.partition("\n")[0])
     element.text = legal

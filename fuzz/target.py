@@ -6,12 +6,13 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,15 +23,53 @@ from reference.profile import DEFAULT_PROFILE, PROFILES, Profile
 
 OPERANDS = tuple(field.name for field in fields(Inputs))
 RESULTS = ("output", "lse")
+_VARIANT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")  # it is part of the names of directories
+
+
+class Target(Protocol):
+    """The kernel under test as it is called and judged, wherever it runs.
+
+    spec                 what is said of it, and what --kernel takes
+    destination_passing  it writes into buffers that it is given as `output` and `lse`
+    profile              the numerics that it documents, by which its results are judged
+    """
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def destination_passing(self) -> bool: ...
+
+    @property
+    def profile(self) -> Profile: ...
+
+    def __call__(
+        self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes. The lse
+        is None for a kernel that gives none.
+
+        A destination-passing kernel writes into `output` [total_q, 16, 512] and `lse` [total_q, 16], which are
+        allocated where they are not given; for any other kernel they are ignored.
+
+        Raises what the kernel does.
+        """
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """Which of its variants computes row `row` of the results; "" where the kernel does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A kernel that is called with the eight operands by name.
+class Function:
+    """A target that is a function of this process, called with the eight operands by name.
 
-    destination_passing  the function writes into buffers that it is given as `output` and `lse`
-    takes_lse            it does so for the lse too; False: it takes `output` alone
-    profile              the numerics that it documents, by which its results are judged
+    takes_lse  a destination-passing function takes `lse` too; False: it takes `output` alone
+
+    A function with several code paths may tell which of them computes a row: by an attribute `variant`, a function that
+    is called with the operands and `row` by name and returns a short name.
+
+    A call raises TypeError where the function returned something that is not one output and one lse, or a part of an
+    operand.
     """
 
     spec: str
@@ -42,21 +81,26 @@ class Target:
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run the kernel once; returns its output and lse as it gives them, whatever their shapes and dtypes. The lse
-        is None for a kernel that gives none.
-
-        A destination-passing kernel writes into `output` [total_q, 16, 512] and `lse` [total_q, 16], which are
-        allocated where they are not given; for any other kernel they are ignored.
-
-        Raises:
-            TypeError: the function returned something that is not one output and one lse, or a part of an operand.
-        """
         output, lse = self._call(inputs, output, lse)
         for name, result in (("output", output), ("lse", lse)):
             operand = None if result is None else _operand_in(result, inputs)
             if operand is not None:
                 raise TypeError(f"{self.spec} returned {name} in the memory of the operand {operand}")
         return output, lse
+
+    @property
+    def tells_variants(self) -> bool:
+        return callable(getattr(self.function, "variant", None))
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """See `Target.variant`. Raises TypeError where what the function tells is no short name."""
+        tell = getattr(self.function, "variant", None)
+        if not callable(tell):
+            return ""
+        name = tell(**inputs.operands(), row=row)
+        if not isinstance(name, str) or not _VARIANT.fullmatch(name):
+            raise TypeError(f"{self.spec} tells the variant {name!r}: a name is up to 32 of a-z, 0-9, '_', '.' and '-'")
+        return name
 
     def _call(
         self, inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
@@ -89,20 +133,27 @@ class Target:
         return output, lse
 
 
-class OutputAlone:
-    """A target whose lse is none of anyone's business: it is dropped, whether there is one or not."""
+class Wrapped:
+    """A target in another one, which does more around each call and is else like it."""
 
     def __init__(self, target: Target) -> None:
-        self._target = target
-        self.destination_passing, self.profile = target.destination_passing, target.profile
+        self.target = target
+        self.spec, self.destination_passing, self.profile = target.spec, target.destination_passing, target.profile
+
+    def variant(self, inputs: Inputs, row: int) -> str:
+        return self.target.variant(inputs, row)
+
+
+class OutputAlone(Wrapped):
+    """A target whose lse is none of anyone's business: it is dropped, whether there is one or not."""
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, None]:
-        return self._target(inputs, output, lse)[0], None
+        return self.target(inputs, output, lse)[0], None
 
 
-def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Target:
+def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Function:
     """The kernel that `module:function`, `path/file.py:function` or the FlashInfer-Bench solution `path.json` names,
     to be judged by a numerics profile of `reference.profile`. Modules are also looked for in the current directory.
     `import kernel` comes first, so that a Triton kernel runs in the interpreter where there is no GPU.
@@ -129,20 +180,20 @@ def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Tar
     return of_function(function, spec, profile)
 
 
-def of_function(function: Callable[..., Any], spec: str, profile: str = DEFAULT_PROFILE.name) -> Target:
+def of_function(function: Callable[..., Any], spec: str, profile: str = DEFAULT_PROFILE.name) -> Function:
     """A function as the kernel under test, called `spec` in what is said of it.
 
     Raises:
         UsageError: it cannot be called with the eight operands by name.
     """
     destinations = _destinations(spec, function)
-    return Target(spec, function, bool(destinations), destinations != ("output",), PROFILES[profile])
+    return Function(spec, function, bool(destinations), destinations != ("output",), PROFILES[profile])
 
 
-def _solution(spec: str, profile: Profile) -> Target:
+def _solution(spec: str, profile: Profile) -> Function:
     try:
         found = solution.read(Path(spec))
-        return Target(spec, solution.load(found), found.destination_passing, profile=profile)
+        return Function(spec, solution.load(found), found.destination_passing, profile=profile)
     except UsageError as error:
         raise UsageError(f"--kernel {error}") from error
     except (Exception, SystemExit) as error:

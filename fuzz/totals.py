@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz.buckets import BY_CHANCE, bucket_name, common, is_same, kind_of, telling, title
+from fuzz.buckets import Bucket, Failing, Found, kind_of, sort_out, telling
 from fuzz.counts import Counts
 from fuzz.journal import Event, Reader, number
 
@@ -39,86 +39,15 @@ def _worse(one: float | None, other: float | None) -> float | None:
     return one if math.isnan(one) or one >= other else other
 
 
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """A case on which one check failed."""
-
-    check: str
-    case: dict[str, Any]
-    strata: list[str]
-    traits: frozenset[str]
-    size: tuple[int, ...]
-    finding: dict[str, Any]
-
-    @classmethod
-    def of(cls, event: Event, finding: dict[str, Any]) -> Failing:
-        traits, size = frozenset(event["traits"]), tuple(event["size"])
-        return cls(finding["check"], event["case"], event["strata"], traits, size, finding)
-
-    @property
-    def kind(self) -> str:
-        """The way of failing, see `fuzz.buckets.kind_of`."""
-        return kind_of(self.finding)
-
-    def to_json(self) -> Event:
-        """The fields of an event from which `of` makes an equal one."""
-        return {
-            "case": self.case,
-            "strata": self.strata,
-            "traits": sorted(self.traits),
-            "size": self.size,
-            "finding": self.finding,
-        }
-
-
-@dataclass(slots=True)
-class Bucket:
-    """Failures that look alike: the smallest case, the traits that they need, and how many generated cases belong here.
-    `fuzz.buckets` has the rule."""
-
-    smallest: Failing
-    needs: frozenset[str]
-    shrunk: bool
-    cases: int = 0
-
-    @property
-    def check(self) -> str:
-        return self.smallest.check
-
-    @property
-    def stratum(self) -> str:
-        """What a case needs to fail in this way, in short."""
-        return title(self.needs)
-
-    @property
-    def name(self) -> str:
-        """The name of its directory."""
-        return bucket_name(self.check, self.needs, self.smallest.finding, shrunk=self.shrunk)
-
-    def explains(self, one: Failing) -> bool:
-        """Whether a failing case has every trait that this bucket needs."""
-        return self.smallest.kind == one.kind and self.needs <= one.traits
-
-    def is_that_of(self, one: Failing) -> bool:
-        """Whether a shrunk case shows the failure of this bucket."""
-        return self.smallest.kind == one.kind and is_same(self.needs, one.traits)
-
-    def take(self, one: Failing) -> None:
-        """Take a failing case in, and keep the smaller one. Of cases that were not shrunk, nothing else tells what they
-        need."""
-        self.smallest = min(self.smallest, one, key=_size)
-        self.needs = common(self.needs, one.traits) if self.shrunk else self.smallest.traits
-
-
 class Totals:
     """Everything that a run has done so far. `cases` and the tallies count generated cases, not those of searches."""
 
     def __init__(self, directory: Path, names: str = "*") -> None:
         self._reader = Reader(directory, names)
         self._running: dict[str, Event] = {}
-        self._generated: dict[tuple[str, frozenset[str]], tuple[Failing, int]] = {}
+        self._generated: dict[Found, tuple[Failing, int]] = {}
         self._searching: dict[str, Failing] = {}
-        self._searched: dict[tuple[str, frozenset[str]], Failing] = {}
+        self._searched: dict[Found, Failing] = {}
         self.pids: dict[str, int] = {}  # of the workers that are at work
         self.device: str | None = None
         self.versions: dict[str, str] = {}
@@ -212,7 +141,7 @@ class Totals:
         failing = {finding["check"]: Failing.of(case, finding) for finding in telling(findings)}
         if case["phase"] == SEARCH:
             for one in failing.values():
-                self._searching[name] = min(self._searching.get(name, one), one, key=_size)
+                self._searching[name] = min(self._searching.get(name, one), one, key=lambda one: one.size)
             return
         ratios = {check: number(ratio) for check, ratio in ran.items()}
         self.cases += 1
@@ -226,7 +155,7 @@ class Totals:
         for one in failing.values():
             # the smallest of each kind is enough: a kernel that is always wrong would fill the memory otherwise
             smallest, count = self._generated.get((one.kind, one.traits), (one, 0))
-            self._generated[one.kind, one.traits] = min(smallest, one, key=_size), count + 1
+            self._generated[one.kind, one.traits] = min(smallest, one, key=lambda one: one.size), count + 1
 
     def began(self, worker: str) -> float:
         """When the case that a worker is in began, in seconds since the start; infinity if it is in none."""
@@ -238,32 +167,8 @@ class Totals:
         return self.checks[check].worst[check] if check in self.checks else None
 
     def buckets(self) -> list[Bucket]:
-        """All failures, sorted into buckets.
-
-        Only a shrunk case tells what its failure needs. So each opens a bucket, unless it is in one that needs no more;
-        a generated case belongs to the bucket that its own search led to, or to one all of whose traits it has. What no
-        bucket explains shares one bucket for each kind.
-        """
-        found: list[Bucket] = []
-        for one in sorted(self._searched.values(), key=lambda one: (len(one.traits - BY_CHANCE), one.size)):
-            home = next((bucket for bucket in found if bucket.is_that_of(one)), None)
-            if home is None:
-                found.append(Bucket(one, one.traits, shrunk=True))
-            else:
-                home.take(one)
-        found.sort(key=lambda bucket: bucket.smallest.size)
-        left: dict[str, Bucket] = {}
-        for key, (one, count) in self._generated.items():
-            origin = self._searched.get(key, one)
-            home = next((bucket for bucket in found if bucket.explains(origin)), None)
-            if home is None:
-                home = left.setdefault(one.kind, Bucket(one, one.traits, shrunk=False))
-                home.take(one)
-            home.cases += count
-        for one in self._searching.values():
-            if one.kind in left and not any(bucket.explains(one) for bucket in found):
-                left[one.kind].take(one)
-        return found + [left[kind] for kind in sorted(left)]
+        """All failures, sorted into buckets."""
+        return sort_out(self._searched, self._generated, self._searching.values())
 
     def unfinished(self) -> list[Event]:
         """The cases that are running, or were when their workers had to stop."""
@@ -280,7 +185,3 @@ class Totals:
         return (one.kind, one.traits) in self._searched or any(
             bucket.shrunk and bucket.explains(one) for bucket in self.buckets()
         )
-
-
-def _size(one: Failing) -> tuple[int, ...]:
-    return one.size

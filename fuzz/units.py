@@ -16,18 +16,21 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import hypothesis
 from hypothesis import Phase, Verbosity
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.journal import write_text
 from fuzz.options import WHOLE, Shard
 
 CASES = 32
+
+Drawn = TypeVar("Drawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,9 @@ def seed_of(run_seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{run_seed}/{number}".encode()).digest()[:8], "big")
 
 
-def explore(strategy: SearchStrategy[Any], seed: int, cases: int, body: Callable[[Any], None], *, shrink: bool) -> None:
+def explore(
+    strategy: SearchStrategy[Drawn], seed: int, cases: int, body: Callable[[Drawn], None], *, shrink: bool
+) -> None:
     """Call `body` with `cases` cases, the same ones for the same seed, as long as it makes the same calls of
     `hypothesis.target` for them. With `shrink`, an exception of `body` ends the exploration and begins the search for
     a smaller case with the same exception, which is raised in the end. A BaseException ends either at once.
@@ -145,7 +150,7 @@ def explore(strategy: SearchStrategy[Any], seed: int, cases: int, body: Callable
     @hypothesis.seed(seed)
     @settings
     @hypothesis.given(strategy)
-    def unit(case: Any) -> None:
+    def unit(case: Drawn) -> None:
         body(case)
 
     with _no_constants_of_the_program():
@@ -156,7 +161,7 @@ def explore(strategy: SearchStrategy[Any], seed: int, cases: int, body: Callable
 def _no_constants_of_the_program() -> Iterator[None]:
     """Keep Hypothesis from drawing constants that it finds in the source of whatever modules are loaded at the moment:
     cases would depend on the kernel under test, and on what a worker happens to have imported."""
-    with mock.patch.object(providers, "_get_local_constants", providers.Constants):
+    with mock.patch.object(providers, "_get_local_constants", Constants):
         providers.CONSTANTS_CACHE.cache.clear()
         try:
             yield

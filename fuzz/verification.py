@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,16 +16,16 @@ from fuzz.buckets import bucket_name, telling
 from fuzz.case import Case
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
-from fuzz.evidence import Rig, write_evidence
+from fuzz.evidence import write_whole_dump
 from fuzz.journal import strict
-from fuzz.minimize import Search
 from fuzz.options import DEFAULT_OUT, UsageError
-from fuzz.reproducer import Reproducer, replay_command, with_facts, write_dump
+from fuzz.reproducer import Reproducer, replay_command
+from fuzz.rig import Rig
+from fuzz.shrink import Search
 from fuzz.strata.strategy import CPU, GPU, Budget
 from fuzz.target import Target, load, of_function
 from fuzz.terms import drawn, promises
 from fuzz.units import CASES, explore, seed_of
-from fuzz.worker import finding_json
 from reference.profile import PROFILES
 
 SEARCH_SECONDS = 60.0
@@ -117,23 +116,21 @@ class _Failure:
 
     @property
     def check(self) -> str:
-        return self.findings[0]["check"]
+        return str(self.findings[0]["check"])
 
 
 def _smallest(case: Case, verdict: Verdict, rig: Rig) -> _Failure:
     """The smallest case that fails the same check, as far as it is found in time."""
-    check = telling([finding_json(finding) for finding in verdict.findings])[0]["check"]
+    check = telling(verdict.to_json()["findings"])[0]["check"]
 
     def fails(smaller: Case) -> bool:
         return any(finding.check == check for finding in rig.judge(smaller, check)[0].findings)
 
-    search = Search(case, rig.contract, fails, SEARCH_SECONDS)
-    for _better in search.improvements():
-        pass
-    again, observed = rig.judge(search.best, check)
+    smallest = Search(case, rig.contract, fails, SEARCH_SECONDS).smallest()
+    again, observed = rig.judge(smallest, check)
     shown = again if any(finding.check == check for finding in again.findings) else verdict
-    best = search.best if shown is again else case
-    findings = [finding_json(finding) for finding in shown.findings]
+    best = smallest if shown is again else case
+    findings = shown.to_json()["findings"]
     findings.sort(key=lambda finding: finding["check"] != check)
     return _Failure(best, findings, shown, observed)
 
@@ -156,18 +153,8 @@ def _dump(failure: _Failure, rig: Rig, contract: str, without: tuple[str, ...], 
         versions=versions(),
     )
     place = out / re.sub(r"[^A-Za-z0-9_.-]+", "-", rig.target.spec).strip("-.") / "failures" / bucket
-    with tempfile.TemporaryDirectory() as scratch:
-        evidence = Path(scratch) / "evidence"
-        write_evidence(
-            evidence,
-            failure.case,
-            failure.check,
-            failure.verdict,
-            failure.observed,
-            device=rig.device,
-            profile=rig.target.profile,
-        )
-        write_dump(place, with_facts(record, evidence), evidence)
+    case, verdict, observed = failure.case, failure.verdict, failure.observed
+    write_whole_dump(place, record, case, verdict, observed, device=rig.device, profile=rig.target.profile)
     return place
 
 

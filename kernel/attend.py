@@ -1,4 +1,4 @@
-"""One tile of queries over a run of keys: gather, scores, online softmax in base 2, weighted sum.
+"""One tile of queries over a run of keys: gather, scores, online softmax in base 2, weighted sum, results.
 
 Operands come as tuples (pointer, strides..., ): q_nope and q_pe (pointer, row, head, dim), ckv and kpe (pointer, page,
 dim), pages (pointer to the page of the request's first key, step, number of pages in the cache).
@@ -78,6 +78,21 @@ def attend(
     # A row all of whose scores are -inf did see keys, and one of them held an infinity.
     total = tl.where((m == -float("inf")) & (sees > start), float("nan"), total)
     return m, total, acc, tl.max(highest.to(tl.int64), 0) < pages[2]
+
+
+@triton.jit
+def store_rows(output, lse, m, total, acc, query, live, HEADS: tl.constexpr, CKV: tl.constexpr, VECTORS: tl.constexpr):
+    """Normalise and write what `attend` returned; a row without keys has total = 0."""
+    WIDTH: tl.constexpr = CKV // len(acc)
+    head = (tl.arange(0, total.shape[0]) % HEADS).to(tl.int64)
+    value_lse = tl.where(total == 0, -float("inf"), m + tl.log2(total))
+    tl.store(lse[0] + query * lse[1] + head * lse[2], value_lse, mask=live)
+    # The reciprocal costs half an ulp of float32; an exact division of 128 elements per thread was half of the code.
+    share = tl.where(total == 0, 0.0, 1 / total)
+    place = query * output[1] + head * output[2]
+    for i in tl.static_range(len(acc)):
+        row = elements(output[0] + i * WIDTH * output[3], place, output[3], WIDTH, VECTORS)
+        tl.store(row, (acc[i] * share[:, None]).to(output[0].dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit

@@ -19,15 +19,17 @@ import torch
 from . import interpreter
 from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
 from .launch import is_interpreted, launch
+from .listing import HEADER, ITEM, ROW
 from .lone import lone
 from .plan import Plan, multiprocessors, plan_on
 from .prefill import prefill
-from .schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
+from .schedule import TILES_PER_PROGRAM, schedule
 from .short import short
 from .split import merge
 
 PlanFor = Callable[[torch.device, bool], Plan]
 
+_HEADER, _ITEM, _ROW = HEADER.value, ITEM.value, ROW.value
 _LOG2_E = math.log2(math.e)
 
 
@@ -156,8 +158,8 @@ def _launch_listed(
     q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse = tensors
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     most = plan.items(total_q, batch, num_kv_indices)
-    rows_at = (HEADER + most) * ITEM
-    items = torch.empty(rows_at + 4 * total_q, dtype=torch.int32, device=device)
+    rows_at = (_HEADER + most) * _ITEM
+    items = torch.empty(rows_at + _ROW * total_q, dtype=torch.int32, device=device)
     tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
     launch(
         schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),

@@ -6,7 +6,7 @@ Such programs are small: two fit on a multiprocessor and hide each other's waits
 import triton
 import triton.language as tl
 
-from .attend import attend, elements
+from .attend import attend, store_rows
 from .launch import wait_for_launch
 from .lookup import existing_keys, extent, find_request, first_slot
 from .split import is_split, split_length, store_slot
@@ -77,18 +77,3 @@ def lone(
                 (output, output_row, output_head, output_dim), (lse, lse_row, lse_head),
                 m, total, acc, query, head >= 0, HEADS, CKV, VECTORS,
             )  # fmt: skip
-
-
-@triton.jit
-def store_rows(output, lse, m, total, acc, query, live, HEADS: tl.constexpr, CKV: tl.constexpr, VECTORS: tl.constexpr):
-    """Normalise and write what `attend` returned; a row without keys has total = 0."""
-    WIDTH: tl.constexpr = CKV // len(acc)
-    head = (tl.arange(0, total.shape[0]) % HEADS).to(tl.int64)
-    value_lse = tl.where(total == 0, -float("inf"), m + tl.log2(total))
-    tl.store(lse[0] + query * lse[1] + head * lse[2], value_lse, mask=live)
-    # The reciprocal costs half an ulp of float32; an exact division of 128 elements per thread was half of the code.
-    share = tl.where(total == 0, 0.0, 1 / total)
-    place = query * output[1] + head * output[2]
-    for i in tl.static_range(len(acc)):
-        row = elements(output[0] + i * WIDTH * output[3], place, output[3], WIDTH, VECTORS)
-        tl.store(row, (acc[i] * share[:, None]).to(output[0].dtype.element_ty), mask=live[:, None])

@@ -1,11 +1,14 @@
 """Which request a program works for, found on the device from the row pointers.
 
-The host knows shapes only. So programs come in two ranges that shapes bound, and each finds its request by a search:
+The host knows shapes only. So programs come in ranges that shapes bound, and each finds its request by a search:
 
 - tiles: request b owns the tiles from qo_indptr[b] // QUERIES + b on, at least as many as its queries fill.
 - slots: request b owns the slots from 2 * kv_indptr[b] // CHUNK on, at least as many as its split needs, see split.py.
+- rows: those of q_nope, for `short`.
 
-Row pointers may hold anything: every search ends, and what it finds is in 0 .. batch.
+Three searches, as each is a chain of waits for memory cut short in its own way: `find_request` takes the fewest steps,
+`find_requests` looks for a whole block of tiles, `find_row` needs no load after the last step. Row pointers may hold
+anything: every search ends, and what it finds is in 0 .. batch.
 """
 
 import triton
@@ -34,6 +37,53 @@ def find_request(qo, kv, batch, position, in_slots, QUERIES: tl.constexpr, CHUNK
         low += step * (tl.maximum(reached, 1) - 1)
         stop = tl.minimum(low + step, stop)
     return low
+
+
+@triton.jit
+def find_requests(qo, batch, tile, QUERIES: tl.constexpr):
+    """The last request that starts at or before each tile; `batch` is the padding."""
+    low = tile * 0
+    size = batch + 1
+    while size > 1:
+        half = size // 2
+        probe = low + half
+        q_start = tl.load(qo[0] + probe * qo[1]).to(tl.int64)
+        low = tl.where(first_tile(q_start, probe, QUERIES) <= tile, probe, low)
+        size -= half
+    return low
+
+
+@triton.jit
+def find_row(qo, kv, batch, row):
+    """The last request in 0 .. batch that starts at or before a row, and its entries and the next in both row pointers.
+
+    Each step cuts the candidates into 31 pieces: one trip to memory for up to 30 requests, two for up to 960. Past the
+    end comes the last entry again. Ends whatever the row pointers hold, and looks at nothing outside.
+    """
+    lane = tl.arange(0, 32)
+    low = batch * 0
+    count = batch + 1
+    step = count
+    nth = low
+    q = tl.zeros([32], qo[0].dtype.element_ty)
+    k = tl.zeros([32], kv[0].dtype.element_ty)
+    while step > 0:
+        step = (count + 30) // 31
+        probe = low + step * lane
+        at = tl.minimum(probe, batch).to(tl.int64)
+        q = tl.load(qo[0] + at * qo[1])
+        k = tl.load(kv[0] + at * kv[1])
+        reached = tl.sum(((probe < low + count) & (q <= row)).to(tl.int32), 0)
+        nth = tl.maximum(reached, 1) - 1
+        low += step * nth
+        count = tl.minimum(step, count - step * nth)
+        step = tl.where(step > 1, step, 0)
+    return low, _lane(q, nth), _lane(q, nth + 1), _lane(k, nth), _lane(k, nth + 1)
+
+
+@triton.jit
+def _lane(values, nth):
+    return tl.sum(tl.where(tl.arange(0, 32) == nth, values, 0), 0).to(tl.int64)
 
 
 @triton.jit

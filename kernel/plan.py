@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
-from .schedule import ITEM, TILES_PER_PROGRAM
+from .schedule import TILES_PER_PROGRAM
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Plan:
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
-        return {**self._shared, "SHORT": self.short, "TILES": TILES_PER_PROGRAM, "FIELDS": ITEM, "WAIT": self.early}
+        return {**self._shared, "SHORT": self.short, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
 
     @cached_property
     def _shared(self) -> dict[str, int]:

@@ -16,9 +16,8 @@ What each promise of the contract costs, here and in the kernels beside it:
 import triton
 import triton.language as tl
 
-from .attend import attend, first_unsound_key
+from .attend import attend, first_unsound_key, store_rows
 from .launch import wait_for_launch
-from .lone import store_rows
 from .lookup import existing_keys, extent, find_request, first_tile
 from .split import is_split
 

@@ -43,7 +43,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .schedule import HEADER, ITEM
+from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
+from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 CONSUMER_REGISTERS = 216
@@ -53,11 +54,9 @@ _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 _copy_async = getattr(async_copy, "async_copy_global_to_shared", None) or async_copy.async_load
 
 BLOCK = gl.constexpr(64)
-HALF = gl.constexpr(256)
-ROTARY = gl.constexpr(64)
-HEADS = gl.constexpr(16)
-FIELDS = gl.constexpr(ITEM)
-FIRST = gl.constexpr(HEADER)
+HALF = gl.constexpr(CKV_DIM // 2)
+ROTARY = gl.constexpr(KPE_DIM)
+HEADS = gl.constexpr(NUM_HEADS)
 
 SCORES = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]))
 SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16]))
@@ -89,9 +88,9 @@ def prefill_hopper(
     scale: gl.float32, num_pages: gl.int32,
     POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Persistent: each program takes its share of the list that `schedule` made, see schedule.py.
+    """Persistent: each program takes its share of the list that `schedule` made.
 
-    items     [HEADER + n, ITEM] int32
+    items     int32, see listing.py
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     """
     # Waits for the list, as wait_for_launch in launch.py does, and then lets `short` begin on idle multiprocessors.
@@ -100,16 +99,9 @@ def prefill_hopper(
         "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
-    TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    q_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    q_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    q_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
-    even_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    even_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    even_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
-    odd_l = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    odd_r = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], TILE)
-    odd_p = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], TILE)
+    queries = _rows_in_shared_memory(DTYPE)
+    even = _rows_in_shared_memory(DTYPE)
+    odd = _rows_in_shared_memory(DTYPE)
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # What goes round between the consumers, and where the run of keys ends.
     maxima = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
@@ -127,13 +119,10 @@ def prefill_hopper(
     fence_async_shared()
     _barrier()
 
-    queries = (q_l, q_r, q_p)
-    even = (even_l, even_r, even_p)
-    odd = (odd_l, odd_r, odd_p)
     copies = (filled, emptied, query_filled, query_emptied, edge, edge_known)
     exchange = (maxima, weights_ready, totals, totals_ready)
     q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
-    nowhere = (items + FIELDS).to(gl.pointer_type(DTYPE), bitcast=True)
+    nowhere = (items + NAN_KEY).to(gl.pointer_type(DTYPE), bitcast=True)
     k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, num_pages, nowhere)
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
@@ -148,6 +137,16 @@ def prefill_hopper(
 
 
 @gluon.jit
+def _rows_in_shared_memory(DTYPE: gl.constexpr):
+    """Buffers for a block of 64 rows: the left and the right half of the content, the rotary part."""
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    left = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], LAYOUT)
+    right = gl.allocate_shared_memory(DTYPE, [1, BLOCK, HALF], LAYOUT)
+    rotary = gl.allocate_shared_memory(DTYPE, [1, BLOCK, ROTARY], LAYOUT)
+    return left, right, rotary
+
+
+@gluon.jit
 def _mbarrier(count: gl.constexpr):
     bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(bar, count=count)
@@ -157,7 +156,7 @@ def _mbarrier(count: gl.constexpr):
 @gluon.jit
 def _rounds(items):
     """How many items this program takes."""
-    count = gl.load(items)
+    count = gl.load(items + ITEM_COUNT)
     programs = gl.num_programs(0)
     full = count // programs
     return full + (_turn(full) < count).to(gl.int32)
@@ -173,15 +172,8 @@ def _turn(nth):
 
 @gluon.jit
 def _item(items, nth):
-    """The nth item of this program.
-
-    row, count    the first query row of the tile and how many of them are in it, at most 4; 0 for nothing to do
-    least         keys of the request that the first of them sees; each next one sees one more
-    start, end    the run of keys of the request; no more than the last query sees
-    kv_start      position of the request's first key
-    slot          where in scratch partial results go; -1: results are final, and rows that see more are NaN
-    """
-    at = items + (FIRST + _turn(nth)).to(gl.int64) * FIELDS
+    """The nth item of this program: row, count, least, start, end, kv_start, slot, see `store_item` in listing.py."""
+    at = items + (HEADER + _turn(nth)).to(gl.int64) * ITEM
     return (
         gl.load(at), gl.load(at + 1), gl.load(at + 2),
         gl.load(at + 3), gl.load(at + 4), gl.load(at + 5), gl.load(at + 6),
@@ -319,23 +311,17 @@ def _zero(x):
 
 @gluon.jit
 def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
-    filled, emptied, query_filled, _query_emptied, edge, edge_known = copies
-    maxima, weights_ready, totals, totals_ready = exchange
+    filled, emptied = copies[0], copies[1]
+    maxima, weights_ready = exchange[0], exchange[1]
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, item_end, _kv_start, slot = _item(items, nth)
+        item = _item(items, nth)
+        _row, count, least, start, _item_end, _kv_start, _slot = item
         if count > 0:
-            m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
-            total = gl.zeros([BLOCK], gl.float32, ROWS)
-            acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
-            mbarrier.wait(edge_known, tile_phase)
-            end = gl.max(edge.load(FLAG), 0)
-            sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
-            mbarrier.wait(query_filled, tile_phase)
-            fence_async_shared()
+            m, total, acc, end, sees = _begin(least, copies, tile_phase)
             zero = _zero(nth)
             q_rotary = queries[2].index(zero).load(gl.DotOperandLayout(0, SCORES, 2))
             x = _even_scores_half(queries, even, filled, phase, True, zero)
@@ -368,31 +354,23 @@ def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE:
                 mbarrier.arrive(emptied[2], count=1)
                 x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
                 x = warpgroup_mma_wait(0, deps=[x])
-            total = _whole_total(total, m, sees > start, totals, totals_ready, 0, tile_phase)
-            total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
-            _finish(acc, total, m, results, 0, row, count, slot)
+            _finish(acc, total, m, item, sees, end, results, exchange, 0, tile_phase)
             tile_phase ^= 1
 
 
 @gluon.jit
 def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
-    filled, emptied, query_filled, query_emptied, edge, edge_known = copies
-    maxima, weights_ready, totals, totals_ready = exchange
+    filled, emptied, query_emptied = copies[0], copies[1], copies[3]
+    maxima, weights_ready = exchange[0], exchange[1]
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
     phase = 0
     tile_phase = 0
     for nth in range(_rounds(items)):
-        row, count, least, start, item_end, _kv_start, slot = _item(items, nth)
+        item = _item(items, nth)
+        _row, count, least, start, _item_end, _kv_start, _slot = item
         if count > 0:
-            m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
-            total = gl.zeros([BLOCK], gl.float32, ROWS)
-            acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
-            mbarrier.wait(edge_known, tile_phase)
-            end = gl.max(edge.load(FLAG), 0)
-            sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
-            mbarrier.wait(query_filled, tile_phase)
-            fence_async_shared()
+            m, total, acc, end, sees = _begin(least, copies, tile_phase)
             q_rotary = queries[2].index(_zero(nth)).load(gl.DotOperandLayout(0, SCORES, 2))
             pairs = _pairs(start, end)
             for i in range(pairs):
@@ -419,10 +397,25 @@ def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE
                 acc = warpgroup_mma(mine, odd[1].index(zero), acc)
                 mbarrier.arrive(emptied[3], count=1)
                 phase ^= 1
-            total = _whole_total(total, m, sees > start, totals, totals_ready, 1, tile_phase)
-            total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
-            _finish(acc, total, m, results, 1, row, count, slot)
+            _finish(acc, total, m, item, sees, end, results, exchange, 1, tile_phase)
             tile_phase ^= 1
+
+
+@gluon.jit
+def _begin(least, copies, phase):
+    """What a consumer starts a tile with, once its queries are there: the maximum, denominator and weighted sum of no
+    keys, where the run of keys ends, and how many keys each row sees.
+    """
+    m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
+    total = gl.zeros([BLOCK], gl.float32, ROWS)
+    acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
+    _filled, _emptied, query_filled, _query_emptied, edge, edge_known = copies
+    mbarrier.wait(edge_known, phase)
+    end = gl.max(edge.load(FLAG), 0)
+    sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
+    mbarrier.wait(query_filled, phase)
+    fence_async_shared()
+    return m, total, acc, end, sees
 
 
 @gluon.jit
@@ -503,9 +496,13 @@ def _whole_total(total, m, any_seen, totals, totals_ready, SIDE: gl.constexpr, p
 
 
 @gluon.jit
-def _finish(acc, total, m, results, SIDE: gl.constexpr, row, count, slot):
-    """Write half of the columns of a tile and, on the right, what the LSE takes."""
+def _finish(acc, total, m, item, sees, end, results, exchange, SIDE: gl.constexpr, phase):
+    """Write half of the columns of a tile and, on the right, the LSE; NaN in rows that see more keys than there are."""
+    row, count, _least, start, item_end, _kv_start, slot = item
+    _maxima, _weights_ready, totals, totals_ready = exchange
     output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse = results
+    total = _whole_total(total, m, sees > start, totals, totals_ready, SIDE, phase)
+    total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
     if slot < 0:
         _store_rows(acc, total, m, (output, output_row, output_head), (lse, lse_row, lse_head), SIDE, row, count)
     else:

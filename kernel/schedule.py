@@ -15,17 +15,22 @@ import triton
 import triton.language as tl
 
 from .launch import wait_for_launch
-from .lookup import existing_keys, extent, first_slot, first_tile
-from .split import split_length
+from .listing import (
+    ITEM_COUNT,
+    NAN_KEY,
+    NAN_PAIRS,
+    ROW,
+    ROW_COUNT,
+    ROWS_TAKEN,
+    SPLITTING,
+    store_item,
+    store_row,
+)
+from .lookup import existing_keys, extent, find_requests, first_slot, first_tile
+from .split import count_chunks
 
-# Fields of an item, of which the last is not used; see `_item` in prefill_hopper.py.
-ITEM = 8
-# Rows of as many fields in front of the items: one says how many there are, whether requests are split, how many rows
-# `short` takes and how many it has taken; four hold 64 NaN of 16 bits: the rotary key of a page outside the cache.
-HEADER = 5
-_HEADER = tl.constexpr(HEADER)
-_NAN_PAIR = tl.constexpr(0x7FFF7FFF)
 TILES_PER_PROGRAM = 64
+_NAN_PAIR = tl.constexpr(0x7FFF7FFF)
 
 
 @triton.jit(do_not_specialize=list(range(10)))
@@ -33,12 +38,12 @@ def schedule(
     qo_indptr, kv_indptr, items, qo_step: tl.int64, kv_step: tl.int64,
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, tile_programs: tl.int32,
     rows_at: tl.int64,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr, FIELDS: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr,
     WAIT: tl.constexpr,
 ):  # fmt: skip
     """The first programs list tiles of requests that are not split, the others the items of a split request each.
 
-    items  [HEADER + n, ITEM] int32, and `rows_at` elements from its beginning [total_q, 4] int32 for `short`
+    items  int32, see listing.py; the rows for `short` begin `rows_at` elements from its beginning
     """
     wait_for_launch(WAIT)
     qo = (qo_indptr, qo_step)
@@ -46,20 +51,20 @@ def schedule(
     program = tl.program_id(0)
     if program < tile_programs:
         _list_tiles(
-            qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES, FIELDS
+            qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES
         )
     else:
         request = (program - tile_programs).to(tl.int64)
-        _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT, FIELDS)
+        _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT)
 
 
 @triton.jit
 def _list_tiles(
     qo, kv, items, rows_at, total_q, batch, num_kv_indices, program,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr, FIELDS: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     tile = program.to(tl.int64) * TILES + tl.arange(0, TILES)
-    request = _find(qo, batch, tile, QUERIES)
+    request = find_requests(qo, batch, tile, QUERIES)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
     splits = _in_order(kv, batch)
@@ -75,28 +80,28 @@ def _list_tiles(
         )  # fmt: skip
         if program == 0:
             padding = total_q - tl.load(qo[0] + batch * qo[1]).to(tl.int64)
-            tl.store(items, tl.where(in_order, count, 0))
-            tl.store(items + 1, splits.to(tl.int32))
-            tl.store(items + 2, tl.where(in_order, all_short_rows + padding.to(tl.int32), 0))
-            tl.store(items + 3, 0)
-            tl.store(items + FIELDS + tl.arange(0, 32), tl.full([32], _NAN_PAIR, tl.int32))
-        _store(
+            tl.store(items + ITEM_COUNT, tl.where(in_order, count, 0))
+            tl.store(items + SPLITTING, splits.to(tl.int32))
+            tl.store(items + ROW_COUNT, tl.where(in_order, all_short_rows + padding.to(tl.int32), 0))
+            tl.store(items + ROWS_TAKEN, 0)
+            tl.store(items + NAN_KEY + tl.arange(0, NAN_PAIRS), tl.full([NAN_PAIRS], _NAN_PAIR, tl.int32))
+        store_item(
             items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth,
             tl.minimum(q_len - QUERIES * nth, QUERIES), kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start,
-            kv_len * 0 - 1, mine & in_order, QUERIES, FIELDS,
+            kv_len * 0 - 1, mine & in_order, QUERIES,
         )  # fmt: skip
         for i in tl.static_range(QUERIES):
             query = QUERIES * nth + i
-            _store_row(
-                items + rows_at + 4 * (short_rows + query), q_start + query, kv_len - q_len + query + 1, kv_len, sound,
-                kv_start, is_short & in_order & (query < q_len),
+            store_row(
+                items + rows_at + ROW * (short_rows + query), q_start + query, kv_len - q_len + query + 1, kv_len,
+                sound, kv_start, is_short & in_order & (query < q_len),
             )  # fmt: skip
 
 
 @triton.jit
 def _list_chunks(
     qo, kv, items, total_q, batch, num_kv_indices, request,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, FIELDS: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
@@ -117,25 +122,11 @@ def _list_chunks(
             chunk = item // tiles
             end = tl.minimum(kv_len - q_len + tl.minimum(QUERIES * (nth + 1), q_len), (chunk + 1) * length)
             queries = tl.where(end > chunk * length, tl.minimum(q_len - QUERIES * nth, QUERIES), 0)
-            _store(
+            store_item(
                 items, first + item, q_start + QUERIES * nth, queries, kv_len - q_len + QUERIES * nth + 1,
                 chunk * length, end, kv_start + nth * 0, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * nth,
-                splits & in_order & (item < tiles * chunks), QUERIES, FIELDS,
+                splits & in_order & (item < tiles * chunks), QUERIES,
             )  # fmt: skip
-
-
-@triton.jit
-def _find(qo, batch, tile, QUERIES: tl.constexpr):
-    """The last request that starts at or before each tile; `batch` is the padding."""
-    low = tile * 0
-    size = batch + 1
-    while size > 1:
-        half = size // 2
-        probe = low + half
-        q_start = tl.load(qo[0] + probe * qo[1]).to(tl.int64)
-        low = tl.where(first_tile(q_start, probe, QUERIES) <= tile, probe, low)
-        size -= half
-    return low
 
 
 @triton.jit
@@ -159,8 +150,7 @@ def _work(
     sound = existing_keys(kv_start, kv_len, num_kv_indices)
     ours = (q_len > 0) & (sound > SHORT)
     q_len = tl.where(ours, q_len, 1)
-    length = split_length(q_len, sound, QUERIES, CHUNK)
-    chunks = tl.where(ours & splits & (sound == kv_len), tl.cdiv(sound, length), 1)
+    chunks, length = count_chunks(q_len, kv_len, sound, ours & splits, QUERIES, CHUNK)
     return sound, tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
 
 
@@ -221,29 +211,3 @@ def _about(keys):
     ones = ones | (ones >> 16)
     below = ones >> 3
     return tl.where(rest == 0, -(2**30), rest - (rest & below)), (rest | below) + 1
-
-
-@triton.jit
-def _store(
-    items, place, row, queries, least, start, end, kv_start, slot, mask, QUERIES: tl.constexpr, FIELDS: tl.constexpr
-):
-    at = items + (_HEADER + place) * FIELDS
-    tl.store(at, row.to(tl.int32), mask=mask)
-    tl.store(at + 1, queries.to(tl.int32), mask=mask)
-    # Rows may be far from seeing a key, and a request may claim more keys than there are.
-    tl.store(at + 2, tl.minimum(tl.maximum(least, -QUERIES), 2**30).to(tl.int32), mask=mask)
-    tl.store(at + 3, start.to(tl.int32), mask=mask)
-    tl.store(at + 4, tl.maximum(end, 0).to(tl.int32), mask=mask)
-    tl.store(at + 5, kv_start.to(tl.int32), mask=mask)
-    tl.store(at + 6, slot.to(tl.int32), mask=mask)
-
-
-@triton.jit
-def _store_row(at, row, sees, kv_len, sound, kv_start, mask):
-    """A row for `short`: its number, the keys that it sees and that exist, all that it sees, where its keys begin."""
-    sees = tl.minimum(tl.maximum(sees, 0), kv_len)
-    end = tl.minimum(sees, sound)
-    tl.store(at, row.to(tl.int32), mask=mask)
-    tl.store(at + 1, end.to(tl.int32), mask=mask)
-    tl.store(at + 2, tl.minimum(sees, 2**30).to(tl.int32), mask=mask)
-    tl.store(at + 3, tl.where(end > 0, kv_start, 0).to(tl.int32), mask=mask)

@@ -14,10 +14,10 @@ those of a list if there is one (schedule.py).
 import triton
 import triton.language as tl
 
-from .attend import attend, elements, key_places, page_id
+from .attend import attend, elements, key_places, page_id, store_rows
 from .launch import wait_for_launch
-from .lone import store_rows
-from .lookup import existing_keys
+from .listing import ROW, ROW_COUNT, ROWS_TAKEN, load_row
+from .lookup import existing_keys, find_row
 
 
 @triton.jit(do_not_specialize=list(range(34)))
@@ -66,15 +66,11 @@ def short(
             row += tl.num_programs(0)
     else:
         # Whoever is free takes the next: many programs begin only when the launch beside them has made room.
-        count = tl.load(items + 2)
-        nth = tl.atomic_add(items + 3, 1)
+        count = tl.load(items + ROW_COUNT)
+        nth = tl.atomic_add(items + ROWS_TAKEN, 1)
         while nth < count:
-            following = tl.atomic_add(items + 3, 1)
-            entry = items + rows_at + 4 * nth.to(tl.int64)
-            row = tl.load(entry).to(tl.int64)
-            end = tl.load(entry + 1)
-            sees = tl.load(entry + 2)
-            kv_start = tl.load(entry + 3).to(tl.int64)
+            following = tl.atomic_add(items + ROWS_TAKEN, 1)
+            row, end, sees, kv_start = load_row(items + rows_at + ROW * nth.to(tl.int64))
             _attend_row(
                 queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
                 PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
@@ -129,39 +125,6 @@ def _attend_row(
         )  # fmt: skip
         total = tl.where(exist & (sees <= end), total, float("nan"))
         store_rows(results[0], results[1], m, total, acc, row + head * 0, head >= 0, HEADS, CKV, VECTORS)
-
-
-@triton.jit
-def find_row(qo, kv, batch, row):
-    """The last request in 0 .. batch that starts at or before a row, and its entries and the next in both row pointers.
-
-    Each step cuts the candidates into 31 pieces: one trip to memory for up to 30 requests, two for up to 960. Past the
-    end comes the last entry again. Ends whatever the row pointers hold, and looks at nothing outside.
-    """
-    lane = tl.arange(0, 32)
-    low = batch * 0
-    count = batch + 1
-    step = count
-    nth = low
-    q = tl.zeros([32], qo[0].dtype.element_ty)
-    k = tl.zeros([32], kv[0].dtype.element_ty)
-    while step > 0:
-        step = (count + 30) // 31
-        probe = low + step * lane
-        at = tl.minimum(probe, batch).to(tl.int64)
-        q = tl.load(qo[0] + at * qo[1])
-        k = tl.load(kv[0] + at * kv[1])
-        reached = tl.sum(((probe < low + count) & (q <= row)).to(tl.int32), 0)
-        nth = tl.maximum(reached, 1) - 1
-        low += step * nth
-        count = tl.minimum(step, count - step * nth)
-        step = tl.where(step > 1, step, 0)
-    return low, _lane(q, nth), _lane(q, nth + 1), _lane(k, nth), _lane(k, nth + 1)
-
-
-@triton.jit
-def _lane(values, nth):
-    return tl.sum(tl.where(tl.arange(0, 32) == nth, values, 0), 0).to(tl.int64)
 
 
 @triton.jit

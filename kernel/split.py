@@ -1,9 +1,11 @@
 """Split-KV: few queries over many keys. `lone` computes each query over chunks of its keys, `merge` puts them together.
 
-A request is split if it has more keys than `split_length` says, into chunks of that many keys. Nothing but the
-request's own lengths decides, so its bits do not depend on what else is in the batch. Partial results lie in slots of
-scratch, one per query and chunk: query i's of chunk c is number c * q_len + i of its request. A request fills less than
-2 * kv_len / CHUNK slots, so that the scratch grows with the number of keys alone.
+A request is split if it has more keys than `split_length` says, into chunks of that many keys, and all of them exist.
+Nothing but the request's own lengths decides, so its bits do not depend on what else is in the batch. `is_split` tells
+where programs search for their requests, `count_chunks` and then `is_split_in_list` where `schedule` lists them.
+
+Partial results lie in slots of scratch, one per query and chunk: query i's of chunk c is number c * q_len + i of its
+request. A request fills less than 2 * kv_len / CHUNK slots, so that the scratch grows with the number of keys alone.
 """
 
 import triton
@@ -11,6 +13,7 @@ import triton.language as tl
 
 from .attend import elements
 from .launch import wait_for_launch
+from .listing import ITEM_COUNT, SPLITTING
 from .lookup import extent, find_request, first_slot, own_slots
 
 
@@ -49,6 +52,25 @@ def is_split(
 
 
 @triton.jit
+def count_chunks(q_len, kv_len, sound, may, QUERIES: tl.constexpr, CHUNK: tl.constexpr):
+    """Into how many chunks `schedule` cuts requests of at least one query and key, and how many keys go into each.
+
+    sound   how many of a request's keys exist
+    may     where nothing but the lengths is left to decide; elsewhere there is one chunk
+    """
+    length = split_length(q_len, sound, QUERIES, CHUNK)
+    return tl.where(may & (sound == kv_len), tl.cdiv(sound, length), 1), length
+
+
+@triton.jit
+def is_split_in_list(items, q_len, kv_start, kv_len, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr):
+    """Whether `schedule` split a request. Slots need no second look: it splits none where key pointers fall."""
+    answer = (tl.load(items + ITEM_COUNT) > 0) & (tl.load(items + SPLITTING) > 0)
+    answer = answer & (q_len > 0) & (kv_len > split_length(q_len, kv_len, QUERIES, CHUNK))
+    return answer & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
+
+
+@triton.jit
 def store_slot(scratch, scratch_lse, slot, m, total, acc, HEADS: tl.constexpr, CKV: tl.constexpr):
     """Write what `attend` returned for one query as it is."""
     WIDTH: tl.constexpr = CKV // len(acc)
@@ -70,7 +92,7 @@ def merge(
 ):  # fmt: skip
     """`team` programs per request share its queries, heads and columns out among them; chunks are merged in order.
 
-    LISTED: `items` says whether anything was split at all, see schedule.py.
+    LISTED: `items` says whether anything was split at all, see listing.py.
     """
     wait_for_launch(WAIT)
     BLOCK: tl.constexpr = 16
@@ -83,8 +105,7 @@ def merge(
     q_len = q_end - q_start
     length = split_length(q_len, kv_len, QUERIES, CHUNK)
     if LISTED:
-        split = (tl.load(items) > 0) & (tl.load(items + 1) > 0) & (q_len > 0) & (kv_len > length)
-        split = split & (kv_start >= 0) & (kv_start + kv_len <= num_kv_indices)
+        split = is_split_in_list(items, q_len, kv_start, kv_len, num_kv_indices, QUERIES, CHUNK)
     else:
         split = is_split(
             qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK

@@ -5,11 +5,11 @@ from pathlib import Path
 from fuzz.buckets import bucket_name
 from fuzz.case import Case
 from fuzz.describe import describe, device_name, traits_of, versions
-from fuzz.evidence import Rig, write_evidence
+from fuzz.evidence import write_whole_dump
 from fuzz.journal import strict
-from fuzz.reproducer import Reproducer, with_facts, write_dump
+from fuzz.reproducer import Reproducer
+from fuzz.rig import Rig
 from fuzz.target import load
-from fuzz.worker import finding_json
 from kernel.contract import CONTRACTS
 
 KERNELS = Path(__file__).parent / "wrong_kernels.py"
@@ -28,7 +28,7 @@ def dump(directory: Path, name: str, case: Case, check: str, contract: str = "se
     """The dump of a case on which a wrong kernel fails `check`, in `directory`/failures."""
     tested = rig(name, contract)
     verdict, observed = tested.judge(case, check)
-    finding = next(strict(finding_json(finding)) for finding in verdict.findings if finding.check == check)
+    finding = next(strict(finding.to_json()) for finding in verdict.findings if finding.check == check)
     record = Reproducer(
         bucket=bucket_name(check, traits_of(case), finding, shrunk=True),
         check=check,
@@ -41,8 +41,6 @@ def dump(directory: Path, name: str, case: Case, check: str, contract: str = "se
         device=device_name("cpu"),
         versions=versions(),
     )
-    evidence = directory / "evidence"
-    write_evidence(evidence, case, check, verdict, observed, device="cpu")
     place = directory / "failures" / record.bucket
-    write_dump(place, with_facts(record, evidence), evidence)
+    write_whole_dump(place, record, case, verdict, observed, device="cpu", profile=tested.target.profile)
     return place

@@ -20,7 +20,7 @@ import dataclasses, os, signal, time
 import pytest
 from hypothesis import strategies as st
 from fuzz.options import UsageError
-from fuzz.worker import Worker
+from fuzz.worker import Worker, refuse
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -36,25 +36,26 @@ class Finding:
 class Verdict:
     ran: dict
     findings: list
+    def to_json(self):
+        findings = [dataclasses.asdict(finding) | {"message": str(finding)} for finding in self.findings]
+        return {"ran": self.ran, "findings": findings}
 
 cases = st.fixed_dictionaries({"x": st.integers(0, 1000), "y": st.integers(0, 1000), "kind": st.sampled_from("abc")})
 
-def describe(case):
-    kind = f"values:{case['kind']}"
-    traits = [] if case["kind"] == "a" else [kind]
-    return {"case": case, "strata": [kind], "traits": traits, "size": [case["x"] + case["y"]]}
+class Property:
+    strategy = cases
+    reach = {f"values:{kind}": "" for kind in "abc"}
 
-def test_kernel(fuzz_run, fuzz_worker, shard):
-    worker = Worker(fuzz_run, fuzz_worker)
-    kernel = fuzz_run.options.kernel.partition(":")[0]
-    if kernel == "absent":
-        worker.refuse(UsageError("--kernel absent:run: there is no module 'absent' on the path"))
-    if kernel == "stillborn":
-        os.kill(os.getpid(), signal.SIGKILL)
-    worker.tell("a pretended device", {"python": "3"}, {f"values:{kind}": "" for kind in "abc"})
+    def __init__(self, kernel, without):
+        self.kernel, self.without = kernel, without
 
-    def judge(case, also):
-        x, y = case["x"], case["y"]
+    def describe(self, case):
+        kind = f"values:{case['kind']}"
+        traits = [] if case["kind"] == "a" else [kind]
+        return {"case": case, "strata": [kind], "traits": traits, "size": [case["x"] + case["y"]]}
+
+    def judge(self, case, also):
+        kernel, x, y = self.kernel, case["x"], case["y"]
         time.sleep(float(os.environ.get("PRETENDED_SECONDS", 0.001)))
         if kernel == "deadly" and x % 5 == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -69,18 +70,30 @@ def test_kernel(fuzz_run, fuzz_worker, shard):
             findings.append(Finding("lse", f"y is {y}", (0, 0), 2.0, "boundary"))
         return Verdict({"output": x / 2000, "lse": None, "alive": None}, findings)
 
-    def keep(case, check, place):
+    def keep(self, case, check, place):
         place.mkdir(parents=True, exist_ok=True)
         (place / "facts.json").write_text('{"reproduced": true, "findings": [], "wrong": {}}')
         (place / "inputs.safetensors").write_text("tensors")
-        return judge(case, frozenset())
+        return self.judge(case, frozenset())
 
-    def revive(case, check):
-        if check == "lse" and "lse" in fuzz_run.options.claim.without:
+    def revive(self, case, check):
+        if check == "lse" and "lse" in self.without:
             raise ValueError(check)
         return case
 
-    worker.work(cases, describe, judge, keep, revive, lambda *_: None)
+    def simplify(self, case, fails, seconds):
+        pass
+
+def test_kernel(fuzz_run, fuzz_worker, shard):
+    kernel = fuzz_run.options.kernel.partition(":")[0]
+    if kernel == "absent":
+        error = UsageError("--kernel absent:run: there is no module 'absent' on the path")
+        refuse(fuzz_run, fuzz_worker, error)
+    if kernel == "stillborn":
+        os.kill(os.getpid(), signal.SIGKILL)
+    worker = Worker(fuzz_run, fuzz_worker, Property(kernel, fuzz_run.options.claim.without))
+    worker.tell("a pretended device", {"python": "3"})
+    worker.work()
     if worker.failing:
         pytest.fail("\\n".join(one.finding["message"] for one in worker.failing.values()), pytrace=False)
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fuzz.buckets import BY_CHANCE, bucket_name, common, is_bucket_name, is_same, telling, title
+from fuzz.buckets import BY_CHANCE, bucket_name, common, is_bucket_name, is_same, kind_of, telling, title
 from fuzz.case import Case
 from fuzz.describe import traits_of
 
@@ -44,6 +44,14 @@ def test_names_tell_check_row_and_what_is_needed_and_leave_out_what_follows():
     assert bucket_name("alive", (), {"detail": "died"}, shrunk=True) == "alive"
     assert bucket_name("output", traits, FINDING, shrunk=False) == "output-boundary+unshrunk"
     assert title(traits) == "lengths:key-tiles+pages:permuted" and title(()) == "any"
+
+
+def test_variants_of_a_kernel_have_buckets_of_their_own():
+    one, other = ({"check": "output", **FINDING, "variant": variant} for variant in ("lone", "tiled"))
+    assert kind_of(one) == "output-lone" and kind_of(other) == "output-tiled"
+    assert kind_of({"check": "output", **FINDING}) == "output"
+    assert bucket_name("output", {"lengths:keys"}, one, shrunk=True) == "output-boundary-lone+lengths-keys"
+    assert is_bucket_name(bucket_name("output", (), other, shrunk=False))
 
 
 def test_long_names_are_cut_and_still_differ():

@@ -15,7 +15,7 @@ from fuzz.mutants.package import kernel_sources
 from fuzz.strata import scales
 from fuzz.strata.faults import FAULTS
 from fuzz.strata.table import page
-from fuzz.target import Target
+from fuzz.target import Function
 from kernel import contract
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
@@ -44,7 +44,7 @@ def test_the_check_passes_our_kernel_and_catches_one_that_goes_by_the_width_of_i
     monkeypatch.setitem(invariance.INVARIANCES, name, check)
 
     def found(run) -> set[str]:
-        target, case = Target("tests:kernel", run, False), Case(lengths=((1, 1, 2),))
+        target, case = Function("tests:kernel", run, False), Case(lengths=((1, 1, 2),))
         verdict = judge(case, target, contract=contract.CONTRACTS["serving"], also={name})
         assert name in verdict.ran
         return {finding.check for finding in verdict.findings}

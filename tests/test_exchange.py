@@ -126,7 +126,7 @@ def test_random_inputs_follow_from_the_seed(tmp_path, monkeypatch):
         output, lse = float64.attention(inputs)
         return output.bfloat16(), lse.float()
 
-    monkeypatch.setattr("fuzz.target.Target.__call__", lambda self, *arguments: recorded(*arguments))
+    monkeypatch.setattr("fuzz.target.Function.__call__", lambda self, *arguments: recorded(*arguments))
     random = {"type": "random"}
     path = written(tmp_path, q_nope=random, q_pe=random, ckv_cache=random, kpe_cache=random)
     assert [checked(path, seed=seed) for seed in (0, 0, 1)] == [0, 0, 0]

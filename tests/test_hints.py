@@ -10,7 +10,7 @@ import torch
 import fuzz.checks
 from fuzz.case import Case
 from fuzz.checks import judge
-from fuzz.target import Target
+from fuzz.target import Function
 from kernel.contract import CONTRACTS, Inputs
 from reference import float64
 
@@ -30,7 +30,7 @@ def solve(operands) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def findings(run, case: Case = CASE, contract: str = "hardened", **target) -> dict[str, str]:
-    verdict = judge(case, Target("tests:kernel", run, False, **target), contract=CONTRACTS[contract])
+    verdict = judge(case, Function("tests:kernel", run, False, **target), contract=CONTRACTS[contract])
     return {finding.check: finding.detail for finding in verdict.findings}
 
 
@@ -210,7 +210,7 @@ def test_a_contract_without_the_lse_asks_for_none_and_judges_none():
     contract = CONTRACTS["hardened"] - {"lse"}
 
     def verdict(run, contract):
-        return judge(case, Target("tests:kernel", run, False), contract=contract, also=frozenset({"repeatable"}))
+        return judge(case, Function("tests:kernel", run, False), contract=contract, also=frozenset({"repeatable"}))
 
     for run in (lambda **operands: solve(operands)[0], on_lse(lambda lse: lse * math.log(2)), on_lse(lambda lse: None)):
         quiet = verdict(run, contract)

@@ -14,7 +14,7 @@ from fuzz.checks import CHECKS, is_made, judge, results
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
-from fuzz.target import Target
+from fuzz.target import Function, Target
 from kernel.contract import CONTRACTS
 from reference.bounds import interval
 
@@ -28,8 +28,8 @@ def no_invariance_by_chance(monkeypatch):
     monkeypatch.setattr(fuzz.checks, "_drawn", lambda case, contract: set())
 
 
-def target(function, *, buffers: bool = True) -> Target:
-    return Target("tests:kernel", function, buffers)
+def target(function, *, buffers: bool = True) -> Function:
+    return Function("tests:kernel", function, buffers)
 
 
 def tampered(tamper) -> Target:
@@ -45,6 +45,21 @@ def tampered(tamper) -> Target:
 def failures(tested: Target, case: Case = CASE, contract: str = "hardened", also=frozenset()) -> dict[str, str]:
     verdict = judge(case, tested, device=DEVICE, contract=CONTRACTS[contract], also=also)
     return {finding.check: str(finding) for finding in verdict.findings}
+
+
+def test_a_finding_tells_the_variant_of_its_row_where_the_kernel_does():
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        output[4, 2, 17] = 1e9
+
+    def wrong(device):
+        target = Elsewhere(Function("tests:kernel", run, True), torch.device(device))
+        [finding] = judge(CASE, target, device="cpu", contract=CONTRACTS["hardened"]).findings
+        return finding
+
+    assert wrong(DEVICE).variant == ""
+    run.variant = lambda *, row, kv_indices, **operands: f"{kv_indices.device.type}-{row}"
+    assert wrong(DEVICE).variant == f"{DEVICE}-4"
 
 
 def test_our_kernel_passes_every_check():

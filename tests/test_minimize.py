@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import minimize as minimizing
-from fuzz.case import FAMILIES, NAMED, Case
+from fuzz import shrink
+from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.cli import main
-from fuzz.minimize import Search, minimize, simpler
+from fuzz.describe import describe
+from fuzz.minimize import minimize
 from fuzz.reading import read
+from fuzz.shrink import Search, simpler
 from kernel.contract import CONTRACTS
 from tests.dumping import dump, spec
 
@@ -28,7 +30,7 @@ LARGE = Case(
 
 def search(case: Case, fails, contract: str = "hardened", limit: float = 60.0) -> Search:
     found = Search(case, CONTRACTS[contract], fails, limit)
-    list(found.improvements())
+    found.smallest()
     return found
 
 
@@ -39,9 +41,8 @@ def test_a_dump_gets_the_smallest_case_that_fails_in_its_way(tmp_path, capsys):
     after = read(place / "case.json")
     assert after.case == Case(((1, 1, 65),))
     assert after.record.bucket == "output-boundary+lengths-key-edge+lengths-key-tiles" and after.record.reproduced
-    assert after.record.finding["index"][:2] == [0, 3] and after.record.strata == tuple(
-        minimizing.describe(after.case)["strata"]
-    )
+    assert after.record.finding["index"][:2] == [0, 3]
+    assert after.record.strata == tuple(describe(after.case)["strata"])
     assert (place / "notes.txt").read_text() == "mine" and (place / "observed.safetensors").exists()
     assert "1 request of 1 query and 65 keys" in (place / "README.md").read_text()
     said = capsys.readouterr().out.splitlines()
@@ -52,6 +53,14 @@ def test_a_dump_gets_the_smallest_case_that_fails_in_its_way(tmp_path, capsys):
     )
     assert said[-2].endswith("1 request, 1 query, 65 keys; needs lengths:key-edge+lengths:key-tiles")
     assert said[-1].endswith("nothing simpler fails")
+
+
+def test_a_failure_of_one_variant_of_a_kernel_is_not_taken_for_that_of_another(tmp_path):
+    place = dump(tmp_path, "two_paths", Case(((1, 3, 70),)), "output")
+    assert place.name == "output-boundary-tiled+lengths-key-tiles+lengths-queries"
+    assert minimize([place], spec("two_paths"), "cpu", 60.0) == 0
+    assert read(place / "case.json").case == Case(((1, 2, 65),))
+    assert "computed by the variant `tiled` of the kernel" in (place / "README.md").read_text()
 
 
 def test_a_minimal_case_stays_and_gets_the_files_that_it_lacks(tmp_path, capsys):
@@ -75,8 +84,13 @@ def test_a_minimal_case_stays_and_gets_the_files_that_it_lacks(tmp_path, capsys)
     ],
 )
 def test_whatever_a_failure_needs_is_all_that_is_left(needs, smallest, monkeypatch):
-    monkeypatch.setattr(minimizing, "traits_of", lambda case: frozenset())  # wherever it leads
+    monkeypatch.setattr(shrink, "traits_of", lambda case: frozenset())  # wherever it leads
     assert search(LARGE, needs).best == smallest
+
+
+def test_keys_go_by_whole_tiles_where_only_the_edge_of_one_fails():
+    found = search(Case(((1, 2, 193),)), lambda case: case.total_kv % 64 == 1 < case.total_kv)
+    assert found.best == Case(((1, 1, 65),))
 
 
 def test_it_does_not_slip_into_another_failure():
@@ -90,8 +104,8 @@ def test_it_stays_within_the_contract():
     seen = []
     plain = Case(((1, 3, 5),), pages="garbage", values="nonfinite-beyond", poison="decoys")
     search(Case(((1, 3, 5),), pages="permuted", poison="decoys"), lambda case: seen.append(case) or False, "definition")
-    assert seen and all(minimizing.promises_needed(case) <= CONTRACTS["definition"] for case in seen)
-    assert not minimizing.promises_needed(plain) <= CONTRACTS["definition"]
+    assert seen and all(promises_needed(case) <= CONTRACTS["definition"] for case in seen)
+    assert not promises_needed(plain) <= CONTRACTS["definition"]
 
 
 def test_it_ends_when_its_time_is_up():

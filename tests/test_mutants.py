@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fuzz.case import Case
+from fuzz.journal import Journal, read
 from fuzz.mutants import collect as collecting
-from fuzz.mutants import rivals, session
+from fuzz.mutants import rivals, selftest, session
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.collect import collect
 from fuzz.mutants.edit import Edit, StaleEdit, apply
@@ -19,7 +20,19 @@ from fuzz.mutants.equivalent import EQUIVALENT
 from fuzz.mutants.generated import generate
 from fuzz.mutants.judges import JUDGES
 from fuzz.mutants.known import Known
-from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GPU, JUDGE, KILLED, NAMED, SURVIVED, Mutant, Planted
+from fuzz.mutants.mutant import (
+    ANYWHERE,
+    BROKEN,
+    CONTROL,
+    GENERATED,
+    GPU,
+    JUDGE,
+    KILLED,
+    NAMED,
+    SURVIVED,
+    Mutant,
+    Planted,
+)
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.reach import marked, places, watched
 from fuzz.mutants.report import Report, RulesReport
@@ -88,6 +101,7 @@ def test_the_catalogue_is_large_and_says_where_its_faults_come_from():
     for mutant in CATALOGUE:
         assert mutant.bug
         assert set(mutant.fault.split(", ")) <= set(FAULTS), mutant.name
+        assert (mutant.where == ANYWHERE) == (not mutant.shown_by), mutant.name
     assert all(mutant.tests and all((ROOT / test).is_file() for test in mutant.tests) for mutant in JUDGES)
 
 
@@ -187,7 +201,7 @@ def test_mutants_that_are_not_run_say_why():
     changed = {"__init__.py": ""}
     found = outcomes(
         [
-            Planted("gpu", NAMED, changed, where=GPU),
+            Planted("gpu", NAMED, changed, where=GPU, shown_by="a stratum"),
             Planted("same", NAMED, changed, equivalent="the reason"),
             Planted("late", NAMED, changed),
         ],
@@ -198,7 +212,7 @@ def test_mutants_that_are_not_run_say_why():
         "same": STATED_EQUIVALENT,
         "late": LEFT,
     }
-    assert found["same"].message == "the reason"
+    assert found["same"].message == "the reason" and found["gpu"].message == "a stratum"
 
 
 @pytest.mark.parametrize(("gpus", "state"), [(1, ALONE), (2, LEFT)])
@@ -322,3 +336,11 @@ def test_a_run_that_was_interrupted_goes_on_with_what_it_knows(tmp_path):
     assert again.outcome_of(one) == killed and again.outcome_of(other) is None
     assert Known(tmp_path, True, "other cases").outcome_of(one) is None
     assert Known(tmp_path, False, "cpu").outcome_of(one) is None
+
+
+def test_tests_of_the_judge_that_take_too_long_are_a_kill_whatever_else_the_machine_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(selftest, "_SECONDS", 1)  # no more than the imports take
+    journal = Journal(tmp_path, "x")
+    selftest.run_tests({}, ("tests/test_hashing.py",), journal)
+    [(event, _)] = read(journal.path)
+    assert (event["event"], event["checks"]) == (KILLED, ["alive"])

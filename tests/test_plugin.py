@@ -284,16 +284,13 @@ def test_pytest_with_fuzz_options_and_paths_elsewhere_is_refused(tmp_path):
 NIGHT = """
 import sys
 sys.argv = ["pytest"]
-from types import SimpleNamespace
 from hypothesis import settings
-from fuzz import plugin
-from fuzz.options import Options
-config = SimpleNamespace(getoption=lambda name: None)
-for default in ("nightly", "ci"):
-    plugin.profiles.register()
-    plugin._load_profile(config, default)
+from fuzz import profiles
+profiles.register()
+for name in ("nightly", "ci"):
+    profiles.load(name)
     now = settings.default
-    print(default, now.derandomize, type(now.database).__name__, now.deadline, plugin._seed(Options(), fuzzing=True))
+    print(name, now.derandomize, type(now.database).__name__, now.deadline, profiles.seed_of_a_run())
 """
 
 

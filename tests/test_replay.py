@@ -123,7 +123,7 @@ def test_a_judge_that_raises_is_an_error_of_one_line(made, capsys, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("out of memory\nby far")
 
-    monkeypatch.setattr("fuzz.evidence.judge", broken)
+    monkeypatch.setattr("fuzz.rig.judge", broken)
     assert replay([made], spec("right"), "cpu") == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "it cannot be judged: RuntimeError: out of memory (broken)" in line

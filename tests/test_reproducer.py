@@ -17,11 +17,12 @@ from fuzz import formats, reading, reproducer, tensorfile
 from fuzz.buckets import REPEATING
 from fuzz.build import build
 from fuzz.case import Case
-from fuzz.checks import CHECKS
+from fuzz.checks import CHECKS, Verdict
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.evidence import spans, write_evidence
+from fuzz.evidence import write_evidence
 from fuzz.explain import DEMANDS
 from fuzz.options import SANITIZERS, UsageError
+from fuzz.words import spans
 from kernel.contract import DEFINITION
 from tests.dumping import dump, rig, spec
 
@@ -173,16 +174,18 @@ def test_infinities_and_nan_are_strings(tmp_path):
 def test_large_tensors_are_left_out_and_the_case_is_enough(tmp_path, monkeypatch):
     for module in (tensorfile, reading):
         monkeypatch.setattr(module, "LIMIT", 1000)
-    monkeypatch.setattr("fuzz.evidence.LIMIT", 1000)
+    for module in ("fuzz.evidence", "fuzz.rig"):
+        monkeypatch.setattr(f"{module}.LIMIT", 1000)
     place = dump(tmp_path, "long_context", CASE, "output")
     assert {path.name for path in place.iterdir()} == {"case.json", "README.md"}
     assert reading.read(place / "case.json").case == CASE
 
 
 def test_a_broken_case_without_defined_results_has_no_expected_ones(tmp_path):
-    write_evidence(tmp_path / "e", replace(CASE, indptr="qo-max"), "alive", None, {}, device="cpu")
+    broken = replace(CASE, indptr="qo-max")
+    write_evidence(tmp_path / "e", broken, "alive", Verdict(broken), {}, device="cpu")
     assert {path.name for path in (tmp_path / "e").iterdir()} == {"facts.json", "inputs.safetensors", "workload.jsonl"}
-    assert json.loads((tmp_path / "e" / "facts.json").read_text())["reproduced"] is None
+    assert json.loads((tmp_path / "e" / "facts.json").read_text())["reproduced"] is False
 
 
 def test_a_new_dump_takes_the_place_of_an_old_one_and_leaves_other_files(copy, tmp_path):
@@ -237,7 +240,7 @@ def test_a_process_killed_while_it_writes_leaves_a_dump_that_reads(copy, tmp_pat
     ],
 )
 def test_numbers_are_told_in_spans(numbers, text):
-    assert spans(numbers) == text
+    assert spans(numbers, 12) == text
 
 
 # Each way of spoiling a dump, with what the refusal says.

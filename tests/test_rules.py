@@ -22,7 +22,7 @@ from fuzz.rules.inputs import STRATA, SUITES
 from fuzz.rules.ours import accepts
 from fuzz.rules.report import best_without_false_alarms, render
 from fuzz.rules.table import ALL_RULES, judge_all, score
-from fuzz.target import Target
+from fuzz.target import Function
 from reference import float64
 
 NAN, INF = math.nan, math.inf
@@ -195,7 +195,7 @@ def test_truncation_is_toward_zero():
 def test_our_rule_says_what_the_checks_say(kind):
     case = Case(((1, 3, 70), (1, 4, 2)), pages="permuted", seed=9)
     inputs = build(case)
-    verdict, results = Verdict(case), call(Target(kind.name, kind(), True), inputs)
+    verdict, results = Verdict(case), call(Function(kind.name, kind(), True), inputs)
     written = check_written(results) is None
     if written:
         check_numbers(verdict, inputs, results)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fuzz.case import Case
-from fuzz.evidence import Rig
+from fuzz.rig import Rig
 from fuzz.sandbox import Sandbox
 from kernel.contract import CONTRACTS
 from tests.test_sandbox import _fuzz

@@ -10,20 +10,20 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from fuzz import worker
+from fuzz import searches
 from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.describe import describe
 from fuzz.journal import Reader
-from fuzz.minimize import Search
 from fuzz.options import Options, UsageError
 from fuzz.run import Run
-from fuzz.sanitizer import outside, tool
+from fuzz.sanitizer import process, tool
 from fuzz.sanitizer.exact import elements, exact_copy
 from fuzz.sanitizer.handover import Places, of_loaded, set_aside
 from fuzz.sanitizer.log import Report, parse
 from fuzz.sanitizer.outside import SMALL, Named, Sanitized, _Done, _Part
 from fuzz.sanitizer.work import SanitizedWorker
+from fuzz.shrink import Search
 from fuzz.strata.strategy import excluded
 from fuzz.terms import drawn
 from fuzz.totals import Totals
@@ -336,7 +336,7 @@ def test_a_kernel_that_ends_its_process_fails_that_case_and_the_rest_waits(prete
 
 
 def test_a_kernel_that_hangs_is_killed(pretended, monkeypatch):
-    monkeypatch.setattr(outside, "_PATIENCE", 8.0)
+    monkeypatch.setattr(process, "_PATIENCE", 8.0)
     verdicts = pretended("hang", "clean").batch(CASES, soon())
     assert [[finding.cause for finding in verdict.findings] for verdict in verdicts] == [[], ["timeout"]]
 
@@ -387,7 +387,7 @@ class Rig:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A function that gives a run of so many cases, without memory of earlier ones."""
-    monkeypatch.setattr(worker, "database", lambda *_: None)
+    monkeypatch.setattr(searches, "database", lambda *_: None)
 
     def make(cases: int, name: str = "out") -> Run:
         options = Options(max_cases=cases, sanitize="memcheck")
@@ -398,27 +398,39 @@ def run(tmp_path, monkeypatch):
     return make
 
 
-def work(run: Run, rig: Rig, keep=None, strata=()) -> None:
-    strategy = drawn(rig.contract, strata, SMALL)
+class Pretended:
+    """The property of such a kernel; `kept` are the cases that evidence was asked for."""
 
-    def simplify(case, fails, seconds):
-        for _better in Search(case, rig.contract, fails, seconds).improvements():
-            pass
+    describe = staticmethod(describe)
 
-    def revive(value, check):
+    def __init__(self, rig: Rig, strata: tuple[str, ...]):
+        self.strategy = drawn(rig.contract, strata, SMALL)
+        self.kept = []
+        self._rig = rig
+
+    def judge(self, case, also):
+        return self._rig.verdict(case)
+
+    def keep(self, case, check, place):
+        self.kept.append((case, check))
+        return self._rig.verdict(case)
+
+    def revive(self, value, check):
         return Case.from_json(value)
 
-    SanitizedWorker(run, "gw0", rig).work(strategy, describe, lambda case, _: rig.verdict(case), keep, revive, simplify)
+    def simplify(self, case, fails, seconds):
+        Search(case, self._rig.contract, fails, seconds).smallest()
+
+
+def work(run: Run, rig: Rig, strata: tuple[str, ...] = ()) -> Pretended:
+    tested = Pretended(rig, strata)
+    SanitizedWorker(run, "gw0", tested, rig).work()
+    return tested
 
 
 def test_a_run_in_batches_finds_the_smallest_case_and_counts_all(run):
-    this, rig, kept = run(40), Rig(), []
-
-    def keep(case, check, place):
-        kept.append((case, check))
-        return rig.verdict(case)
-
-    work(this, rig, keep)
+    this = run(40)
+    kept = work(this, Rig()).kept
     totals = Totals(this.journals)
     totals.update()
     assert totals.cases == 40 and totals.checks["memcheck"].cases == 40

@@ -12,7 +12,7 @@ import torch
 
 from fuzz.case import Case
 from fuzz.options import UsageError
-from fuzz.sanitizer import outside, tool
+from fuzz.sanitizer import process, tool
 from fuzz.sanitizer.outside import Sanitized
 from kernel.contract import CONTRACTS
 from tests.test_plugin import environment
@@ -47,7 +47,7 @@ def sanitized(name: str, kernel: str) -> Sanitized:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_and_a_right_kernel_is_not_accused(name, monkeypatch):
-    monkeypatch.setattr(outside, "_PATIENCE", 60.0)
+    monkeypatch.setattr(process, "_PATIENCE", 60.0)
     kernel, kind = PLANTED[name]
     for which in ("right", kernel):
         verdict = sanitized(name, which).verdict(HARMLESS)

@@ -6,12 +6,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kernel import listing
 from kernel.contract import Inputs
 from kernel.plan import Plan, Tile
-from kernel.schedule import HEADER, ITEM, TILES_PER_PROGRAM, schedule
+from kernel.schedule import TILES_PER_PROGRAM, schedule
 from kernel.short import short
 from tests.reference_inputs import make_inputs
 
+HEADER, ITEM, ROW = listing.HEADER.value, listing.ITEM.value, listing.ROW.value
 _QUERIES, _CHUNK, _SHORT = 4, 256, 64
 _PLAN = Plan(Tile(_QUERIES, 64, 2, 2, 8), Tile(1, 64, 2, 4, 4), chunk=_CHUNK, short=_SHORT, listed=True)
 
@@ -26,7 +28,7 @@ def _run(qo, kv, total_q: int, num_kv_indices: int) -> tuple[bool, np.ndarray, n
     batch = len(qo) - 1
     capacity = _PLAN.items(total_q, batch, num_kv_indices)
     rows_at = (HEADER + capacity) * ITEM
-    table = torch.full((rows_at + 4 * total_q + 8,), -77, dtype=torch.int32)
+    table = torch.full((rows_at + ROW * total_q + 8,), -77, dtype=torch.int32)
     tile_programs = -(-_PLAN.tiles(total_q, batch) // TILES_PER_PROGRAM)
     programs = tile_programs + (batch if _PLAN.slots(num_kv_indices) else 0)
     schedule[(programs,)](
@@ -36,7 +38,7 @@ def _run(qo, kv, total_q: int, num_kv_indices: int) -> tuple[bool, np.ndarray, n
     count, splits, short_rows = table[:3].tolist()
     assert count <= capacity
     assert short_rows <= total_q
-    items, rows = table[:rows_at].reshape(-1, ITEM), table[rows_at:].reshape(-1, 4)
+    items, rows = table[:rows_at].reshape(-1, ITEM), table[rows_at:].reshape(-1, ROW)
     assert (items[HEADER + count :] == -77).all()
     assert (rows[short_rows:] == -77).all()
     return bool(splits), items[HEADER : HEADER + count, :7], rows[:short_rows]
@@ -163,7 +165,7 @@ def _short(inputs: Inputs, rows: str, programs: int) -> tuple[torch.Tensor, torc
     lse = torch.full((inputs.total_q, 16), torch.nan)
     qo, kv, total_q, batch = inputs.qo_indptr, inputs.kv_indptr, inputs.total_q, inputs.batch
     rows_at = (HEADER + _PLAN.items(total_q, batch, inputs.num_kv_indices)) * ITEM
-    items = torch.zeros(rows_at + 4 * total_q, dtype=torch.int32)
+    items = torch.zeros(rows_at + ROW * total_q, dtype=torch.int32)
     schedule[(4 + batch,)](
         qo, kv, items, 1, 1, total_q, batch, inputs.num_kv_indices, 4, rows_at, **_PLAN.schedule_constants
     )

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from fuzz.build import build, memory_bytes
 from fuzz.case import FAMILIES, Case, promises_needed, strata_of
 from fuzz.counts import Counts
+from fuzz.strata.draw_lengths import LONGEST
+from fuzz.strata.lengths import MOST_SPLIT
 from fuzz.strata.reach import all_strata
 from fuzz.strata.strategy import CPU, GPU, Budget, cases, excluded, resolve
+from fuzz.units import explore
 from kernel.contract import CONTRACTS, Inputs
 
 EVERYTHING = CONTRACTS["hardened"]
@@ -85,6 +88,12 @@ def test_names_of_strata_are_resolved_or_refused() -> None:
         cases(EVERYTHING, ["huge-q"], budget=CPU)
 
 
+def test_a_class_of_mistakes_names_the_strata_that_reveal_it() -> None:
+    assert resolve(["F02"]) == {"lengths:huge-q", "layout:wide"}
+    with pytest.raises(ValueError, match="F29 shows in no stratum"):
+        resolve(["F29"])
+
+
 @pytest.mark.parametrize("name", FAMILIES["lengths"])
 def test_lengths_drawn_for_a_stratum_belong_to_it(name: str) -> None:
     for case in sample(cases(EVERYTHING, [f"lengths:{name}"], budget=GPU), 40):
@@ -135,3 +144,10 @@ def minimal(strategy: st.SearchStrategy[Case], fails: Callable[[Case], bool], se
         settings=settings(max_examples=2000, database=None, deadline=None),
         random=Random(seed),
     )
+
+
+def test_a_long_context_of_few_queries_goes_past_the_chunks_that_are_merged_at_a_time() -> None:
+    """A merge that forgets to rescale beyond 128 chunks survived on GPUs: no context was longer than those."""
+    source, seen = cases(EVERYTHING, ["lengths:long-context"], budget=GPU), []
+    explore(source, 0, 32, lambda case: seen.extend(case.lengths), shrink=False)
+    assert sum(kv_len == LONGEST and q_len <= MOST_SPLIT for _, q_len, kv_len in seen) >= 3

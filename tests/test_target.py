@@ -161,3 +161,16 @@ def test_results_of_another_form_are_a_type_error(kernel_file, returned, complai
     with pytest.raises(TypeError) as refusal:
         target(one_request())
     assert complaint in str(refusal.value)
+
+
+def test_a_kernel_may_tell_which_of_its_variants_computes_a_row(kernel_file):
+    body = "def run(**operands): ...\nrun.variant = lambda row, q_nope, **operands: f'{len(q_nope)}-row-{row}'"
+    assert load(f"{kernel_file(body)}:run").variant(one_request(), 1) == f"{one_request().total_q}-row-1"
+    assert load(f"{kernel_file('def run(**operands): ...')}:run").variant(one_request(), 1) == ""
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "Split KV", "../up", "x" * 33])
+def test_a_variant_without_a_short_name_is_a_type_error(kernel_file, name):
+    target = load(f"{kernel_file(f'def run(**operands): ...{chr(10)}run.variant = lambda **_: {name!r}')}:run")
+    with pytest.raises(TypeError, match="a name is up to 32 of"):
+        target.variant(one_request(), 0)

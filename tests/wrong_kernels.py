@@ -26,6 +26,19 @@ def long_context(**operands):
     return output, lse
 
 
+def two_paths(**operands):
+    """As wrong in requests of one query as in others, for which it says that it has code of their own."""
+    return long_context(**operands)
+
+
+def _path(*, qo_indptr, row, **operands):
+    request = int((qo_indptr <= row).sum()) - 1
+    return "lone" if qo_indptr[request + 1] - qo_indptr[request] == 1 else "tiled"
+
+
+two_paths.variant = _path
+
+
 def natural_lse(**operands):
     """The LSE is in base e."""
     output, lse = right(**operands)

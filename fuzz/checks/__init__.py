@@ -6,7 +6,6 @@ checks that call the kernel again (`invariance.INVARIANCES`) are costly: each ca
 
 from collections.abc import Set
 from hashlib import blake2b
-from typing import cast
 
 import torch
 
@@ -53,11 +52,11 @@ def judge(
     if missing:
         raise ValueError(f"the case needs the promise {', '.join(sorted(missing))}, which the contract does not make")
     if "lse" not in contract:
-        target = cast(Target, OutputAlone(target))
+        target = OutputAlone(target)
     device = torch.device(device)
     home = home_of(case, device)
     if home != device:
-        target = cast(Target, Elsewhere(target, device))
+        target = Elsewhere(target, device)
     return _judged(Verdict(case), target, build(case, home), contract, _drawn(case, contract) | also, device)
 
 
@@ -68,7 +67,7 @@ def judge_inputs(inputs: Inputs, target: Target, *, contract: Set[str]) -> Verdi
     The operands must be such as the contract admits, each in guarded memory (`fuzz.guards`).
     """
     if "lse" not in contract:
-        target = cast(Target, OutputAlone(target))
+        target = OutputAlone(target)
     again = set()
     if are_valid(inputs):
         again = {name for name, one in INVARIANCES.items() if one.promise in contract and not one.rebuilds}
@@ -83,7 +82,7 @@ def _judged(
         _run_checks(verdict, target, inputs, contract, again, device)
     except KernelRaised as error:
         verdict.add("alive", error.finding())
-    verdict.findings = [place(inputs, finding) for finding in verdict.findings]
+    verdict.findings = [place(inputs, finding, target) for finding in verdict.findings]
     return verdict
 
 

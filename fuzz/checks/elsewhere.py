@@ -3,16 +3,15 @@
 The many small operations of a verdict on a small case cost a core less than they cost a GPU that other workers share.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzz.case import Case, is_sparse
 from fuzz.checks.storage import copies, copy_of, take_over, tensors, wait_for
-from fuzz.target import Target
+from fuzz.target import Target, Wrapped
 from kernel.contract import Inputs
-from reference.profile import Profile
 
 # One core judges a case of so many tiles in some 50 ms. On an H200 that 15 workers shared, a verdict took 160 ms where
 # one worker alone took 47; the threshold itself was not tuned.
@@ -24,20 +23,19 @@ def home_of(case: Case, device: torch.device) -> torch.device:
     return torch.device("cpu") if case.tiles <= _TILES and not is_sparse(case) else device
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """A target that takes CPU tensors and runs on `device`, on copies of all storages, which come back afterwards."""
+class OnDevice(Wrapped):
+    """A target that takes CPU tensors and runs on `device`."""
 
-    target: Target
-    device: torch.device
+    def __init__(self, target: Target, device: torch.device) -> None:
+        super().__init__(target)
+        self.device = device
 
-    @property
-    def destination_passing(self) -> bool:
-        return self.target.destination_passing
+    def variant(self, inputs: Inputs, row: int) -> str:
+        return self.target.variant(copy_of(inputs, self.device), row)
 
-    @property
-    def profile(self) -> Profile:
-        return self.target.profile
+
+class Elsewhere(OnDevice):
+    """Such a target that is called with copies of all storages, which come back afterwards."""
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
@@ -51,6 +49,16 @@ class Elsewhere:
         with _disable_current_modes():
             wait_for([self.device])
             take_over([*tensors(inputs).values(), *offered], [*tensors(given).values(), *buffers])
-        back = {id(there): here for here, there in zip(offered, buffers, strict=True)}
-        output, lse = (back.get(id(result), result if result is None else result.cpu()) for result in results)
-        return output, lse
+        return returned(results, buffers, offered)
+
+
+def returned(
+    results: tuple[torch.Tensor, torch.Tensor | None], there: Sequence[torch.Tensor], here: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What a call gave on the other device: of `there` those `here` that they are copies of, else a copy."""
+    back = {id(copied): view for view, copied in zip(here, there, strict=True)}
+
+    def home(result: torch.Tensor) -> torch.Tensor:
+        return back[id(result)] if id(result) in back else result.cpu()
+
+    return home(results[0]), None if results[1] is None else home(results[1])

@@ -1,8 +1,13 @@
 """What a check says."""
 
-from dataclasses import dataclass, field, replace
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from fuzz.case import Case
+from fuzz.journal import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +18,7 @@ class Finding:
     allowed   the interval that `got` had to lie in, where there is one
     ratio     distance from the expected value over what the bound allows; above 1, or inf where nothing is allowed
     rows      what kind of row it is: empty, boundary or interior
+    variant   which of the kernel's variants computes that row, "" where it does not tell
     cause     of a call that did not return: the class of an exception, a signal, "timeout", ...
     printed   the last lines that the process of such a call printed
     """
@@ -25,10 +31,26 @@ class Finding:
     allowed: tuple[float, float] | None = None
     ratio: float | None = None
     rows: str = "interior"
+    variant: str = ""
     cause: str = ""
     printed: str = ""
 
-    def moved(self, rows: int) -> "Finding":
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, and the text of it as "message"."""
+        return asdict(self) | {"message": str(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Finding:
+        """The inverse of to_json, and of what `fuzz.journal.strict` makes of that."""
+        fields = {name: given for name, given in value.items() if name != "message"}
+        fields |= {name: number(value[name]) for name in ("got", "expected", "ratio")}
+        if value["index"] is not None:
+            fields["index"] = tuple(value["index"])
+        if value["allowed"] is not None:
+            fields["allowed"] = tuple(map(number, value["allowed"]))
+        return cls(**fields)
+
+    def moved(self, rows: int) -> Finding:
         """The same finding where its index counts from `rows` rows earlier."""
         return self if self.index is None else replace(self, index=(self.index[0] + rows, *self.index[1:]))
 
@@ -70,8 +92,18 @@ class Verdict:
         if finding is not None:
             self.findings.append(finding)
 
-    def include(self, other: "Verdict") -> None:
+    def include(self, other: Verdict) -> None:
         """Take over what another verdict on the same case says."""
         for check, ratio in other.ran.items():
             self.add(check, ratio=ratio)
         self.findings.extend(other.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ran and what was found, without the case."""
+        return {"ran": dict(self.ran), "findings": [finding.to_json() for finding in self.findings]}
+
+    @classmethod
+    def from_json(cls, case: Case, value: Mapping[str, Any]) -> Verdict:
+        """The inverse of to_json for a case, and of what `fuzz.journal.strict` makes of that."""
+        ran = {check: number(ratio) for check, ratio in value["ran"].items()}
+        return cls(case, ran, [Finding.from_json(told) for told in value["findings"]])

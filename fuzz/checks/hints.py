@@ -269,8 +269,9 @@ def _tail(blank: Tensor, first_row: int) -> str | None:
 
 def _distance(given: Tensor, golden: Tensor) -> Tensor:
     """How far rows are from golden ones, relative to their own size; 0 where both are the same, or not finite."""
-    off = (given.double() - golden).flatten(1).norm(dim=-1)
-    return (off / golden.flatten(1).norm(dim=-1).clamp(min=1e-30)).nan_to_num(0.0, 0.0, 0.0)
+    off: Tensor = (given.double() - golden).flatten(1).norm(dim=-1)
+    size: Tensor = golden.flatten(1).norm(dim=-1)
+    return (off / size.clamp(min=1e-30)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def are_valid(inputs: Inputs) -> bool:

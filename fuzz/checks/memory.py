@@ -74,7 +74,8 @@ def _kept(name: str, tensor: torch.Tensor, inputs: Inputs) -> EllipsisType | sli
 
 def _named_pages(inputs: Inputs) -> torch.Tensor:
     pages = inputs.kv_indices.long()
-    return pages[(pages >= 0) & (pages < inputs.num_pages)].unique()
+    named: torch.Tensor = pages[(pages >= 0) & (pages < inputs.num_pages)].unique()
+    return named
 
 
 def _first_with_any(flags: dict[str, torch.Tensor]) -> tuple[str, int]:

@@ -161,7 +161,7 @@ class _PoisonedAllocations(TorchDispatchMode):
     )
 
     def __init__(self, *, scratch: bool) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self._scratch = scratch
 
     @classmethod

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from fuzz.buckets import REPEATING
 from fuzz.checks.finding import Finding
+from fuzz.target import Target
 from kernel.contract import Inputs
 
 _TILE = 64  # keys; rows that see a multiple of it, one less or one more, are where tile loops go wrong
@@ -14,11 +16,13 @@ def owns_rows(inputs: Inputs) -> bool:
     return bool((starts[0] == 0) & (starts.diff() >= 0).all() & (starts[-1] <= inputs.total_q))
 
 
-def place(inputs: Inputs, finding: Finding) -> Finding:
-    """The finding with what is known of its row: the request, the query, how many keys it sees, the class."""
+def place(inputs: Inputs, finding: Finding, target: Target) -> Finding:
+    """The finding with what is known of its row: the request, the query, how many keys it sees, the class, and the
+    variant of the kernel."""
     if finding.index is None or finding.check not in _OF_RESULTS or not owns_rows(inputs):
         return finding
     row = finding.index[0]
+    finding = replace(finding, variant=target.variant(inputs, row))
     starts, keys = inputs.qo_indptr.tolist(), inputs.kv_indptr.tolist()
     owners = [b for b in range(inputs.batch) if starts[b] <= row < starts[b + 1]]
     if not owners:
@@ -39,7 +43,4 @@ def place(inputs: Inputs, finding: Finding) -> Finding:
     return replace(finding, detail=f"{finding.detail}; {where}", rows=kind)
 
 
-_OF_RESULTS = frozenset(
-    ("output", "lse", "empty-rows", "written", "repeatable", "page-invariant", "batch-invariant", "dead-content",
-     "causality", "fresh", "side-stream", "graph", "other-device")
-)  # fmt: skip
+_OF_RESULTS = REPEATING | {"output", "lse", "empty-rows", "written"}

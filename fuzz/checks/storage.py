@@ -1,7 +1,6 @@
 """Operands together with the storages that they are views of: copies, also to another device and back."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -16,7 +15,8 @@ def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
 def copy_of(inputs: Inputs, device: torch.device | None = None) -> Inputs:
     """Inputs of the same layout in storages of their own, on `device` or where they are."""
     names = tensors(inputs)
-    return replace(inputs, **dict(zip(names, copies(*names.values(), device=device), strict=True)))
+    copied = dict(zip(names, copies(*names.values(), device=device), strict=True))
+    return Inputs(**copied, sm_scale=inputs.sm_scale)
 
 
 def copies(*views: torch.Tensor, device: torch.device | None = None) -> list[torch.Tensor]:

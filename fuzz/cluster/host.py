@@ -162,9 +162,10 @@ class Host:
 
     def _stopped(self) -> str | None:
         try:
-            return json.loads((self._directory / "summary.json").read_text())["stopped"]
+            stopped: str | None = json.loads((self._directory / "summary.json").read_text())["stopped"]
         except (OSError, ValueError):
             return None
+        return stopped
 
     def _said(self) -> str:
         with contextlib.suppress(OSError):

@@ -11,9 +11,9 @@ from fuzz.mutants.mutant import ANYWHERE, GPU, GPUS, Mutant
 
 def _one(
     name: str, fault: str, bug: str, function: str, before: str, after: str, *, count: int = 1, where: str = ANYWHERE,
-    equivalent: str = "",
+    shown_by: str = "", equivalent: str = "",
 ) -> Mutant:  # fmt: skip
-    return Mutant(name, (Edit(function, before, after, count),), fault, bug, where, equivalent)
+    return Mutant(name, (Edit(function, before, after, count),), fault, bug, where, shown_by, equivalent)
 
 
 _MASK = "tl.where((first + nth)[None, :] < tl.minimum(sees, end)[:, None], x, -float('inf'))"
@@ -44,9 +44,10 @@ _OFFSETS = (
     _one("page id through float32", "F01", "ids of more than 24 bits",
          "page_id", "page.to(tl.uint32)", "page.to(tl.float32).to(tl.uint32)"),
     _one("query offset in 32 bits", "F02", "SGLang #20389, FLA #1080",
-         "attend", "query * q_nope[1]", "query.to(tl.int32) * q_nope[1].to(tl.int32)", where=GPU),
+         "attend", "query * q_nope[1]", "query.to(tl.int32) * q_nope[1].to(tl.int32)"),
     _one("output offset in 32 bits", "F02", "FLA #1080",
-         "store_rows", "query * output[1]", "query.to(tl.int32) * output[1].to(tl.int32)", where=GPU),
+         "store_rows", "query * output[1]", "query.to(tl.int32) * output[1].to(tl.int32)", where=GPU,
+         shown_by="lengths:huge-q"),
 )  # fmt: skip
 
 _KEYS = (
@@ -281,7 +282,8 @@ _SPLIT = (
     _one("chunk's output not weighted", "F23", "a merge that forgets a weight",
          "merge", "part * weight[:, None]", "part"),
     _one("merged denominator not rescaled", "F16, F23", "the standard mutant, once more: beyond 128 chunks",
-         "_merged_lse", "total * tl.exp2(m - shift)", "total", where=GPU),
+         "_merged_lse", "total * tl.exp2(m - shift)", "total", where=GPU,
+         shown_by="lengths:long-context with values:rising"),
     _one("last chunk left out", "F07, F23", "a rounded-down count",
          "merge", "tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32)",
          "tl.maximum((kv_len - q_len + query + 1) // length, 1).to(tl.int32)"),
@@ -331,7 +333,7 @@ _STRIDES = (
          "_in_vectors", f"unit != 1 or {_MISALIGNED}", _MISALIGNED),
     _one("16-byte alignment taken for granted", "F26", "Triton #1330, #2229",
          "_in_vectors", f"unit != 1 or {_MISALIGNED}", f"unit != 1 or {_FAR}",
-         where=GPU),
+         where=GPU, shown_by="layout:offset, layout:odd-strides"),
     _one("steps of kv_indices ignored", "F26", "strided index tensors",
          "load_page", "key * pages[1]", "key"),
     _one("steps of qo_indptr ignored", "F26", "strided index tensors",
@@ -419,15 +421,18 @@ lse.copy_(known[key][1])
          equivalent="zeros in place of uninitialised memory: nothing unwritten is read"),
     _one("default stream", "F29", "SageAttention PR #371, tilelang #89",
          "_launch_here", "driver.active.get_current_stream(device.index)",
-         "torch.cuda.default_stream(device).cuda_stream", where=GPU),
+         "torch.cuda.default_stream(device).cuda_stream", where=GPU, shown_by="the checks side-stream and graph"),
     _one("no device guard", "F29", "Liger-Kernel #1303, Triton #2441",
-         "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPUS),
+         "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPUS,
+         shown_by="the check other-device"),
     _one("variants not told apart by dtype", "F27", "Triton #1242, vLLM #41871",
          "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)",
-         "(qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)", where=GPU),
+         "(qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)", where=GPU,
+         shown_by="dtype:float16 after dtype:bfloat16"),
     _one("variants not told apart by index dtype", "F27", "Triton #1242",
          "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)",
-         "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, vectors, plan.listed)", where=GPU),
+         "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, vectors, plan.listed)", where=GPU,
+         shown_by="index_dtype:int64-indices after index_dtype:int32"),
 )  # fmt: skip
 
 CATALOGUE = (

@@ -26,6 +26,8 @@ def collect(groups: Collection[str], only: Collection[str] = (), sample: int | N
     """
     found: list[Planted] = []
     for group in groups:
+        if only and {planted.name for planted in found}.issuperset(only):
+            break  # generated ones take seconds
         mutants = list(_PLANT[group]())
         found += mutants if sample is None else sorted(mutants, key=_rank)[:sample]
     if only:
@@ -61,8 +63,10 @@ def _generated() -> Iterator[Planted]:
         if name not in mutants:
             raise StaleEdit(f"fuzz/mutants/equivalent.py: the kernel has no mutant {name!r} any more")
     for name, mutant in mutants.items():
-        where, equivalent = GPU if name in ON_A_GPU else ANYWHERE, EQUIVALENT.get(name, "")
-        yield Planted(name, GENERATED, mutant.apply(sources), bug=mutant.kind, where=where, equivalent=equivalent)
+        yield Planted(
+            name, GENERATED, mutant.apply(sources), bug=mutant.kind, where=GPU if name in ON_A_GPU else ANYWHERE,
+            shown_by=ON_A_GPU.get(name, ""), equivalent=EQUIVALENT.get(name, ""),
+        )  # fmt: skip
 
 
 def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterator[Planted]:
@@ -72,8 +76,9 @@ def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterato
         except StaleEdit as error:
             raise StaleEdit(f"mutant {mutant.name!r}: {error}") from None
         yield Planted(
-            mutant.name, group, changed, mutant.fault, mutant.bug, mutant.where, mutant.equivalent, mutant.tests
-        )
+            mutant.name, group, changed, mutant.fault, mutant.bug, mutant.where, mutant.shown_by, mutant.equivalent,
+            mutant.tests,
+        )  # fmt: skip
 
 
 _PLANT = {NAMED: _named, GENERATED: _generated, JUDGE: _judges}

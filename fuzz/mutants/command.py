@@ -38,6 +38,7 @@ def add_command(commands: Any) -> None:
     add("--max-cases", metavar="N", type=positive, default=300, help="cases for a mutant (300)")
     add("--max-time", metavar="TIME", type=duration, help="begin no mutant after that: 90s, 10m, 2h")
     add("--seed", metavar="N", type=seed, default=0, help="of the cases (0)")
+    add("--strata", metavar="NAME,...", type=names, default=(), help="draw these strata only")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("-n", dest="workers", metavar="N", default="auto", help="processes: a number, or auto")
     add("--write", metavar="FILE", type=Path, help="also put the tables into this document: docs/mutants.md")

@@ -26,6 +26,7 @@ class Mutant:
     fault        classes of fuzz.strata.faults.FAULTS
     bug          the public report that shows it, or what it is otherwise
     where        ANYWHERE, or GPU for what Triton's interpreter cannot show, or GPUS for what takes two of them
+    shown_by     if not ANYWHERE: the strata or the check that show it there
     equivalent   why nothing can tell it from the original, or ""
     tests        of a fault in the reference or the judge: the test files that must fail
     """
@@ -35,6 +36,7 @@ class Mutant:
     fault: str = ""
     bug: str = ""
     where: str = ANYWHERE
+    shown_by: str = ""
     equivalent: str = ""
     tests: tuple[str, ...] = ()
 
@@ -49,5 +51,6 @@ class Planted:
     fault: str = ""
     bug: str = ""
     where: str = ANYWHERE
+    shown_by: str = ""
     equivalent: str = ""
     tests: tuple[str, ...] = ()

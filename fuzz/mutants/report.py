@@ -25,7 +25,7 @@ class Report:
     about   what else the run depended on
     """
 
-    def __init__(self, device: str, began: float, **about: int) -> None:
+    def __init__(self, device: str, began: float, **about: int | str) -> None:
         self.outcomes: list[Outcome] = []
         self._device, self._began, self._about = device, began, about
 

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, KILLED, PASSED, SH
 from fuzz.mutants.reach import Place
 from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
+from fuzz.terms import drawn
 from fuzz.units import CASES, explore, seed_of
 
 EQUIVALENT, ELSEWHERE, ALONE, LEFT = "equivalent", "needs a GPU", "needs two GPUs", "not run"
@@ -75,15 +76,18 @@ class Outcome:
     passed: dict[int, Passed] = field(default_factory=dict, repr=False)
 
 
-def draw_cases(seed: int, count: int, device: str) -> list[Case]:
-    """The first `count` different cases that a fuzz run with this seed draws where nothing guides it."""
-    drawn: dict[Case, None] = {}
-    source = strategy.cases(CONTRACT, budget=strategy.GPU if device == "cuda" else strategy.CPU)
+def draw_cases(seed: int, count: int, device: str, strata: Sequence[str] = ()) -> list[Case]:
+    """The first `count` different cases that a fuzz run with this seed and `--strata` draws where nothing guides it.
+
+    Raises UsageError for strata that cannot be drawn.
+    """
+    seen: dict[Case, None] = {}
+    source = drawn(CONTRACT, strata, strategy.GPU if device == "cuda" else strategy.CPU)
     for unit in range(2 * count // CASES + 1):
-        explore(source, seed_of(seed, unit), CASES, lambda case: drawn.setdefault(case), shrink=False)
-        if len(drawn) >= count:
+        explore(source, seed_of(seed, unit), CASES, lambda case: seen.setdefault(case), shrink=False)
+        if len(seen) >= count:
             break
-    return list(drawn)[:count]
+    return list(seen)[:count]
 
 
 def run_all(
@@ -101,7 +105,7 @@ def run_all(
                     journal = Path(directory) / f"{len(waiting)}.jsonl"
                     running.append(_Child(planted, journal, work(planted)))
                 else:
-                    yield Outcome(planted, state, message=planted.equivalent)
+                    yield Outcome(planted, state, message=planted.equivalent or planted.shown_by)
             for child in [child for child in running if child.ended()]:
                 running.remove(child)
                 yield child.outcome()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,8 @@ from fuzz.mutants.mutant import BROKEN, KILLED, SURVIVED
 ROOT = Path(fuzz.__file__).parents[1]
 PACKAGES = ("kernel", "reference", "fuzz", "tests")
 FILES = ("conftest.py", "pyproject.toml")
-SECONDS = 300.0
+# Each test file may take so long on a CPU; and many times that by the clock, on a busy machine.
+_SECONDS, _BUSY = 300, 10
 
 
 def repository_sources() -> Sources:
@@ -29,6 +32,11 @@ def repository_sources() -> Sources:
         for package in ("reference", "fuzz")
         for path in sorted((ROOT / package).rglob("*.py"))
     }
+
+
+def patience(tests: tuple[str, ...]) -> float:
+    """Seconds after which test files must have ended."""
+    return (_BUSY + 1) * _SECONDS * len(tests)
 
 
 def run_tests(changed: Sources, tests: tuple[str, ...], journal: Journal) -> None:
@@ -43,14 +51,18 @@ def run_tests(changed: Sources, tests: tuple[str, ...], journal: Journal) -> Non
         for path, text in changed.items():
             (copied / path).write_text(text)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
+        limit = _SECONDS * len(tests)
         try:
             done = subprocess.run(
                 command, cwd=copied, env=os.environ | {"PYTHONPATH": directory}, text=True, capture_output=True,
-                timeout=SECONDS,
+                timeout=_BUSY * limit, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1)),
             )  # fmt: skip
+            slow = done.returncode == -signal.SIGXCPU
         except subprocess.TimeoutExpired:
-            message = f"the tests took more than {SECONDS:.0f} s"
-            journal.write(KILLED, seconds=SECONDS, checks=["alive"], traits=[], message=message)
+            slow = True
+        if slow:
+            message = f"the tests took more than {limit} s"
+            journal.write(KILLED, seconds=float(limit), checks=["alive"], traits=[], message=message)
             return
     seconds = time.monotonic() - start
     failed = re.findall(r"^FAILED tests/(\S+?)\.py::([^\[\s]+)", done.stdout, re.MULTILINE)

@@ -18,7 +18,7 @@ from fuzz.mutants.reach import marked, places
 from fuzz.mutants.report import Report, RulesReport, line
 from fuzz.mutants.rivals import draw_trials, judge_by_rules
 from fuzz.mutants.runner import Outcome, Passed, Work, draw_cases, in_child, run_all
-from fuzz.mutants.selftest import SECONDS, run_tests
+from fuzz.mutants.selftest import patience, run_tests
 from fuzz.mutants.trial import Budget, attack
 
 
@@ -26,19 +26,20 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     """The mutants that were asked for, by the fuzzer and by our own tests."""
     mutants = collect(GROUPS if parsed.only else parsed.groups, parsed.only, parsed.sample)
     in_kernel = any(not planted.tests for planted in mutants)
-    cases = draw_cases(parsed.seed, parsed.max_cases, device) if in_kernel else []
+    cases = draw_cases(parsed.seed, parsed.max_cases, device, parsed.strata) if in_kernel else []
     budget = Budget.of(device, len(cases))
     passed: dict[int, Passed] = {}
 
     def work(planted: Planted) -> Work:
         if planted.tests:
-            return Work(run_tests, (planted.changed, planted.tests), 2 * SECONDS)
+            return Work(run_tests, (planted.changed, planted.tests), patience(planted.tests))
         # Of generated ones the tables show survivors alone.
         limits = replace(budget, shrink_seconds=0) if planted.group == GENERATED else budget
         arguments = (planted.changed, cases, _turns(planted, passed, len(cases), device), device, workers, limits)
         return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
-    report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases))
+    about = {"strata": ",".join(parsed.strata)} if parsed.strata else {}
+    report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases), **about)
     run = _Run(report, parsed, Known(parsed.out, parsed.resume, device, *cases), device, workers, began)
     if in_kernel:
         unchanged = mutants.pop(0)

@@ -19,13 +19,13 @@ from fuzz.checks import judge
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.describe import traits_of
 from fuzz.journal import Journal
-from fuzz.minimize import Search
 from fuzz.mutants.edit import Sources
 from fuzz.mutants.mutant import BROKEN, CASE, KILLED, PASSED, SHRUNK, SURVIVED
 from fuzz.mutants.package import load_mutant
 from fuzz.mutants.reach import watched
 from fuzz.options import UsageError
 from fuzz.room import Room
+from fuzz.shrink import Search
 from fuzz.strata.strategy import exclusion
 from fuzz.target import Target
 from kernel.contract import CONTRACTS
@@ -116,7 +116,4 @@ def shrunk(case: Case, check: str, target: Target, device: str, room: Room, seco
             findings = judge(smaller, target, device=device, contract=CONTRACT, also=also).findings
         return check in {finding.check for finding in findings}
 
-    search = Search(case, CONTRACT, fails, seconds)
-    for _ in search.improvements():
-        pass
-    return search.best
+    return Search(case, CONTRACT, fails, seconds).smallest()

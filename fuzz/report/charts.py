@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 from fuzz.counts import BINS_PER_DECADE, FIRST_BIN, LAST_BIN, Pace
-from fuzz.report.words import short
+from fuzz.coverage import edges
+from fuzz.words import short
 
 WIDTH = 420  # of every chart, in units that are pixels where there is room
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34, 6, 16, 30
@@ -34,9 +35,8 @@ def residues(name: str, counts: Counter[int], modulus: int) -> Markup:
     """Cases by length mod the tile size."""
     plot = _Plot(height=120, low=0, high=modulus, most=max(counts.values(), default=1))
     parts = [plot.grid()]
-    edges = (0, 1, modulus - 1)
     for r in range(modulus):
-        kind = "edge" if r in edges else "data"
+        kind = "edge" if r in edges(modulus) else "data"
         parts.append(plot.bar(r, counts[r], kind, f"{name} mod {modulus} = {r}") if counts[r] else plot.gap(r))
     parts += [plot.tick(r + 0.5, str(r)) for r in (*range(0, modulus, 8), modulus - 1)]
     hit = sum(1 for r in range(modulus) if counts[r])

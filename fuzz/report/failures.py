@@ -9,11 +9,10 @@ from typing import Any
 
 from fuzz.explain import DEMANDS
 from fuzz.journal import number
-from fuzz.progress import ratio_text
 from fuzz.report.picture import Picture, pictures
-from fuzz.report.words import counted
 from fuzz.reproducer import RECORD, replay_command
 from fuzz.run import Run
+from fuzz.words import ratio_text, requests
 
 _RUNS_SHOWN = 8
 
@@ -72,6 +71,8 @@ def _worst_element(finding: Mapping[str, Any]) -> list[tuple[str, str]]:
         named = ("row", "head", "column") if finding["check"] != "inputs-untouched" else ("index", "", "")
         where = (f"{axis} {i}".strip() for axis, i in zip(named, finding["index"], strict=False))
         rows.append(("element", ", ".join(where)))
+    if finding.get("variant"):
+        rows.append(("variant", finding["variant"]))
     for name in ("got", "expected"):
         if finding.get(name) is not None:
             rows.append((name, f"{number(finding[name]):.9g}"))
@@ -85,11 +86,6 @@ def _worst_element(finding: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _case(case: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A case as people read it: its lengths, its strata, its numbers as far as they are not 0."""
-    runs = [
-        f"{counted(count, 'request')} of {counted(q_len, 'query', 'queries')} and {counted(kv_len, 'key')}"
-        for count, q_len, kv_len in case.get("lengths", [])
-    ]
-    more = [f"{len(runs) - _RUNS_SHOWN} runs more"] if len(runs) > _RUNS_SHOWN else []
     strata = [f"{name.replace('_', ' ')} {value}" for name, value in case.items() if isinstance(value, str)]
-    rows = [("lengths", "; ".join(runs[:_RUNS_SHOWN] + more) or "no request"), ("strata", ", ".join(strata))]
+    rows = [("lengths", "; ".join(requests(case.get("lengths", []), _RUNS_SHOWN))), ("strata", ", ".join(strata))]
     return rows + [(name.replace("_", " "), str(n)) for name, n in case.items() if isinstance(n, int) and n]

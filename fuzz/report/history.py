@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz.report.words import date
 from fuzz.reproducer import replay_command
 from fuzz.run import Run
+from fuzz.words import date
 
 _SCHEMA = 1  # of the summaries that can be read
 _SHOWN = 12  # of the latest runs

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
+
+from fuzz.words import spans
 
 NAME = "coverage.json"
 
@@ -38,12 +38,3 @@ def file_lines(directory: Path) -> list[FileLines]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-
-
-def spans(lines: Iterable[int]) -> str:
-    """Sorted line numbers with runs of neighbours joined."""
-    runs = []
-    for _, run in groupby(enumerate(lines), key=lambda pair: pair[1] - pair[0]):
-        numbers = [line for _, line in run]
-        runs.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
-    return ", ".join(runs)

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from fuzz.coverage import never_drawn
 from fuzz.journal import number, write_text
-from fuzz.progress import ratio_text
 from fuzz.report import charts
 from fuzz.report.failures import Failure, failure
 from fuzz.report.history import began, earlier_runs, history
 from fuzz.report.lines import file_lines
-from fuzz.report.tables import check_rows, heat_map, never_drawn
-from fuzz.report.words import counted, date, duration, short
+from fuzz.report.tables import check_rows, heat_map
 from fuzz.run import Run
 from fuzz.strata.lengths import TILE_KEYS
 from fuzz.totals import Totals
+from fuzz.words import counted, date, duration, ratio_text, short
 
 NAME = "report.html"
 
@@ -49,7 +49,7 @@ def page(run: Run, totals: Totals, summary: Mapping[str, Any]) -> str:
         figures=_figures(summary, totals.reach),
         checks=checks,
         heat=heat_map(summary, counts, checks, totals.reach),
-        never_drawn=never_drawn(summary, totals.reach),
+        never_drawn=never_drawn(totals.reach, summary["strata"]),
         tile=TILE_KEYS,
         residues={
             f"{name} mod {TILE_KEYS}": charts.residues(name, hits, TILE_KEYS) for name, hits in counts.residues.items()
@@ -116,7 +116,7 @@ def _worst(summary: Mapping[str, Any], check: str) -> str:
 
 
 @cache
-def _template() -> Any:
+def _template() -> Template:
     loader = PackageLoader("fuzz.report", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

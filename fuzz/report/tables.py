@@ -10,11 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from fuzz.counts import Cell, Counts
+from fuzz.coverage import by_family
 from fuzz.explain import DEMANDS
 from fuzz.journal import number
-from fuzz.progress import ratio_text
 from fuzz.report import charts
-from fuzz.report.words import counted, short
+from fuzz.words import counted, ratio_text, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +73,14 @@ def heat_map(
     """
     most = max((cell.cases for cell in counts.cells.values()), default=1)
     met = summary["strata"]
-    families: dict[str, list[HeatRow]] = {}
-    for stratum in dict.fromkeys((*reach, *met)):
-        if stratum not in met and reach[stratum]:
-            continue
-        family, _, name = stratum.partition(":")
+
+    def row(stratum: str) -> HeatRow:
         cells = [_cell(counts.cells.get((stratum, check.name), Cell()), stratum, check.name, most) for check in checks]
         entry = met.get(stratum, {})
         worst = [ratio_text(number(entry.get(f"worst_{result}_ratio"))) for result in ("output", "lse")]
-        families.setdefault(family, []).append(HeatRow(name, stratum in met, cells, worst))
-    return families
+        return HeatRow(stratum.partition(":")[2], stratum in met, cells, worst)
 
-
-def never_drawn(summary: Mapping[str, Any], reach: Mapping[str, str]) -> dict[str, list[str]]:
-    """Strata that no case could belong to, by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for stratum, reason in reach.items():
-        if reason and stratum not in summary["strata"]:
-            reasons.setdefault(reason, []).append(stratum)
-    return reasons
+    return {family: list(map(row, strata)) for family, strata in by_family(reach, met).items()}
 
 
 def _cell(cell: Cell, stratum: str, check: str, most: int) -> HeatCell:

@@ -233,7 +233,7 @@ class ScaleHardCoded(Kernel):
     name = "scale of 576 dimensions"
 
     def scale(self, sm_scale: float) -> float:
-        return 576**-0.5 * LOG2_E
+        return LOG2_E / math.sqrt(576)
 
 
 class RotaryPartLeftOut(Kernel):

@@ -15,7 +15,7 @@ from fuzz.rules.emulation import CORRECT, FAULTS, Kernel
 from fuzz.rules.inputs import STRATA, SUITES, InputSet
 from fuzz.rules.ours import OURS
 from fuzz.rules.published import RULES
-from fuzz.target import Target
+from fuzz.target import Function
 from kernel.contract import Inputs
 from reference.bounds import Expected, expected
 
@@ -102,8 +102,8 @@ def score(judgements: Iterable[Judgement], rule: Rule) -> Score:
     return Score(len(kills), len(faults), len(alarms), len(correct))
 
 
-def _target(kind: type[Kernel]) -> Target:
-    return Target(kind.name, kind(), destination_passing=True)
+def _target(kind: type[Kernel]) -> Function:
+    return Function(kind.name, kind(), destination_passing=True)
 
 
 def _same(a: Results, b: Results) -> bool:

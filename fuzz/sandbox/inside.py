@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import os
 import resource
@@ -15,15 +14,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 
 from fuzz.case import Case
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.results import KernelRaised, run
-from fuzz.evidence import Rig
 from fuzz.options import UsageError
+from fuzz.rig import Rig
 from fuzz.sandbox.shared import Memory, borrow, give
 from fuzz.sandbox.wire import Ended, Message, receive, send
 from fuzz.target import OPERANDS, Target, load
@@ -52,11 +50,12 @@ def main(answers: int, output: int, memory: int) -> int:
     with contextlib.suppress(Ended):
         asked, _ = receive(messages)
         try:
-            server = _Server(load(asked["load"], asked["profile"]), torch.device(asked["device"]), Memory(memory))
+            target = load(asked["load"], asked["profile"])
         except UsageError as error:
             send(messages, {"refused": str(error)})
             return 0
-        send(messages, {"ready": True})
+        server = _Server(target, torch.device(asked["device"]), Memory(memory))
+        send(messages, {"variants": target.tells_variants})
         while True:
             asked, files = receive(messages)
             send(messages, server.answer(asked, files))
@@ -87,7 +86,7 @@ class _Server:
         """What a call, or a whole verdict, came to. `spent`: this process is in no state to go on."""
         threads = set(sys._current_frames())
         try:
-            answer = self._verdict(asked) if "case" in asked else self._call(asked, files)
+            answer = self._verdict(asked) if "case" in asked else self._called(asked, files)
         except KernelRaised as error:
             answer = _raised(error)
         except Exception:
@@ -96,19 +95,22 @@ class _Server:
             answer = _raised(KernelRaised.of(error))
         if left := _left_behind(threads):
             answer = _raised(KernelRaised("thread", f"{left} still runs after the call has returned"), spent=True)
-        if "failed" in answer or "raised" in answer or any(_is_alive(one) for one in answer.get("findings", ())):
+        dead = any(finding["check"] == "alive" for finding in answer.get("findings", ()))
+        if "failed" in answer or "raised" in answer or dead:
             problem = self._problem()
             if problem:
                 answer = _raised(KernelRaised("cuda-error", problem), spent=True)
         return answer
 
-    def _call(self, asked: Message, files: list[int]) -> Message:
+    def _called(self, asked: Message, files: list[int]) -> Message:
+        """What a call, or a question about it, comes to."""
         views = borrow(self._memory, asked["lent"], files)
-        operands: dict[str, Any] = dict(zip(OPERANDS, views[:_TENSORS], strict=False))
-        inputs = Inputs(**operands, sm_scale=asked["sm_scale"])
-        offered = tuple(views[_TENSORS:]) if self._target.destination_passing else ()
+        inputs = Inputs(**dict(zip(OPERANDS, views[:_TENSORS], strict=False)), sm_scale=asked["sm_scale"])
         on_device = self._device.type == "cuda"
-        target = cast(Target, Elsewhere(self._target, self._device)) if on_device else self._target
+        target = Elsewhere(self._target, self._device) if on_device else self._target
+        if "variant" in asked:
+            return {"variant": target.variant(inputs, asked["variant"])}
+        offered = tuple(views[_TENSORS:]) if self._target.destination_passing else ()
         try:
             with contextlib.nullcontext() if on_device else _limited_memory():
                 results = run(target, inputs, offered)
@@ -137,7 +139,7 @@ class _Server:
             given[name], end = give(self._memory, tensor, end, 1 << 62)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return {"ran": verdict.ran, "findings": list(map(dataclasses.asdict, verdict.findings)), "observed": given}
+        return verdict.to_json() | {"observed": given}
 
     def _problem(self) -> str:
         """Why the GPU can not be used any more, '' if it can."""
@@ -151,10 +153,6 @@ class _Server:
 
 def _raised(error: KernelRaised, *, spent: bool = False) -> Message:
     return {"raised": str(error), "cause": error.cause, "spent": spent or error.cause == "memory"}
-
-
-def _is_alive(finding: dict[str, Any]) -> bool:
-    return finding["check"] == "alive"
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fuzz.case import Case
-from fuzz.checks import Finding, Verdict
+from fuzz.checks import Verdict
 from fuzz.checks.results import KernelRaised
 from fuzz.checks.storage import tensors
 from fuzz.options import UsageError
@@ -56,6 +56,7 @@ class Sandbox:
         self.patience = Patience(device)
         self._nursery = _Nursery()
         self._child: _Child | None = None
+        self._tells_variants = False
         try:
             self._warm()
         except _Dead as error:
@@ -79,6 +80,18 @@ class Sandbox:
 
         return result(answer["output"]), None if answer["lse"] is None else result(answer["lse"])
 
+    def variant(self, inputs: Inputs, row: int) -> str:
+        """See `fuzz.target.Target.variant`; "" also where telling it kills the child."""
+        child = self._ready()
+        if not self._tells_variants:
+            return ""
+        lent = lend(child.memory, list(tensors(inputs).values()))
+        asked = {"variant": row, "lent": lent.message, "sm_scale": inputs.sm_scale}
+        try:
+            return str(self._ask(asked, lent.files, self.patience.call(inputs))["variant"])
+        except KernelRaised:
+            return ""
+
     def judge(
         self, case: Case, contract: Set[str], also: Set[str], *, record: bool = False
     ) -> tuple[Verdict, dict[str, torch.Tensor]]:
@@ -90,7 +103,8 @@ class Sandbox:
             answer = self._ask(asked, (), self.patience.verdict())
         except KernelRaised as error:
             return Verdict(case, {"alive": None}, [error.finding()]), {}
-        return _verdict(case, answer), {name: take(child.memory, told) for name, told in answer["observed"].items()}
+        observed = {name: take(child.memory, told) for name, told in answer["observed"].items()}
+        return Verdict.from_json(case, answer), observed
 
     def close(self) -> None:
         """End the child. Not needed before this process ends: no child outlives it."""
@@ -114,6 +128,7 @@ class Sandbox:
             answer = self._talk(asked, (), LOADING)
             if "refused" in answer:
                 raise UsageError(answer["refused"])
+            self._tells_variants = answer["variants"]
         return self._child
 
     def _ask(self, asked: Message, files: Sequence[int], seconds: float) -> Message:
@@ -172,14 +187,6 @@ class Sandbox:
         child.listen()
         child.close()
         return status
-
-
-def _verdict(case: Case, answer: Message) -> Verdict:
-    findings = []
-    for told in answer["findings"]:
-        tuples = {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-        findings.append(Finding(**told | tuples))
-    return Verdict(case, answer["ran"], findings)
 
 
 class _Dead(Exception):
@@ -277,7 +284,8 @@ class _Nursery:
     def reap(self, pid: int, patience: float) -> int | None:
         """Wait for a child, and kill it after some seconds; returns its status if that was not needed."""
         send(self._requests, {"reap": pid, "patience": patience})
-        return receive(self._requests)[0]["status"]
+        status: int | None = receive(self._requests)[0]["status"]
+        return status
 
 
 def _end(process: subprocess.Popen[bytes], sockets: weakref.WeakSet[socket.socket]) -> None:

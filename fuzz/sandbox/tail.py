@@ -10,7 +10,7 @@ _KEPT = 1 << 14  # bytes
 _LINES = 12
 _LINE = 200
 # What faulthandler says of no use to the reader: our own frames, under those of the kernel, and all loaded libraries.
-_OURS = re.compile(r'  File ".*/fuzz/(sandbox/\w+|checks/\w+|target|evidence|solution)\.py", line |  File "<string>"')
+_OURS = re.compile(r'  File ".*/fuzz/(sandbox/\w+|checks/\w+|target|rig|solution)\.py", line |  File "<string>"')
 _NOISE = re.compile(r"Extension modules: |Current thread's C stack trace|^$")
 
 

@@ -3,40 +3,20 @@ allocations sees each access outside a tensor. The guard bands of `fuzz.guards` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzz import guards
+from fuzz.checks.elsewhere import OnDevice, returned
 from fuzz.checks.storage import tensors
-from fuzz.target import Target
 from kernel.contract import Inputs
-from reference.profile import Profile
 
 _ALIGNED = 256  # bytes: of an allocation; a tensor keeps its place relative to that
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
+class Exact(OnDevice):
     """A target that takes CPU tensors and runs on `device`, on copies that end with their last element. What the
     elements hold afterwards comes back. Memory that the kernel takes is left uninitialised: initcheck looks there."""
-
-    target: Target
-    device: torch.device
-
-    @property
-    def spec(self) -> str:
-        return self.target.spec
-
-    @property
-    def destination_passing(self) -> bool:
-        return self.target.destination_passing
-
-    @property
-    def profile(self) -> Profile:
-        return self.target.profile
 
     def __call__(
         self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
@@ -48,19 +28,13 @@ class Exact:
         named = tensors(inputs)
         here = [*named.values(), *offered]
         there = [exact_copy(view, self.device) for view in here]
-        operands: dict[str, Any] = dict(zip(named, there, strict=False))
-        given = Inputs(**operands, sm_scale=inputs.sm_scale)
+        given = Inputs(**dict(zip(named, there, strict=False)), sm_scale=inputs.sm_scale)
         results = self.target(given, *there[len(named) :])
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         for view, copied in zip(here, there, strict=True):
             elements(view).copy_(elements(copied))
-        back = {id(copied): view for view, copied in zip(here, there, strict=True)}
-
-        def home(result: torch.Tensor) -> torch.Tensor:
-            return back[id(result)] if id(result) in back else result.cpu()
-
-        return home(results[0]), None if results[1] is None else home(results[1])
+        return returned(results, there, here)
 
 
 def exact_copy(view: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import json
 import os
@@ -10,19 +9,19 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from fuzz.case import Case
-from fuzz.checks import judge
+from fuzz.checks import Verdict, judge
 from fuzz.checks.results import KernelRaised
-from fuzz.evidence import Recording
 from fuzz.journal import Journal
 from fuzz.options import UsageError
+from fuzz.rig import Recording
 from fuzz.sanitizer import handover
 from fuzz.sanitizer.exact import Exact
-from fuzz.target import Target, load
+from fuzz.target import load
 from fuzz.tensorfile import write_tensors
 
 REQUEST, JOURNAL, OBSERVED = "request.json", "batch", "observed.safetensors"
@@ -67,19 +66,16 @@ def _judge_all(target: Exact, asked: dict[str, Any], directory: Path, journal: J
 
 
 def _judged(case: Case, target: Exact, asked: dict[str, Any], directory: Path) -> dict[str, Any]:
-    recording = Recording(cast(Target, target))
+    recording = Recording(target)
     try:
-        verdict = judge(
-            case, cast(Target, recording), contract=frozenset(asked["contract"]), also=frozenset(asked["also"])
-        )
+        verdict = judge(case, recording, contract=frozenset(asked["contract"]), also=frozenset(asked["also"]))
     except Exception:
         return {"event": BROKEN, "message": traceback.format_exc()}
     except BaseException as error:  # sys.exit
-        finding = KernelRaised.of(error).finding()
-        return {"event": ENDS, "ran": {"alive": None}, "findings": [dataclasses.asdict(finding)]}
+        verdict = Verdict(case, {"alive": None}, [KernelRaised.of(error).finding()])
     if len(asked["cases"]) == 1 and recording.results:
         write_tensors(directory / OBSERVED, recording.results)
-    return {"event": ENDS, "ran": verdict.ran, "findings": list(map(dataclasses.asdict, verdict.findings))}
+    return {"event": ENDS, **verdict.to_json()}
 
 
 def _end_with(parent: int) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence, Set
@@ -19,26 +14,23 @@ from safetensors.torch import load_file
 from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.journal import Event, number, read, write_json
-from fuzz.machine import die_with
+from fuzz.journal import write_json
 from fuzz.options import UsageError
-from fuzz.sandbox.tail import Tail
 from fuzz.sanitizer import inside, tool
 from fuzz.sanitizer.handover import Places, set_aside
 from fuzz.sanitizer.log import Report, parse
+from fuzz.sanitizer.process import BY_ITSELF, Process
 from fuzz.strata.strategy import Budget
 from reference.profile import PROFILES, Profile
 
 # What a case may cost there: every access is looked at, which takes tens to hundreds of times as long.
 SMALL = Budget("cuda", tiles=64, most_tiles=512, memory=1 << 28, heavy_one_in=16)
 
-_STARTING = 150.0  # seconds until the first case: torch is imported, perhaps by many at once, and the tool set up
-_PATIENCE = 120.0  # seconds that a case may take; the first ones compile
 _BATCH = 90.0  # seconds after which a batch begins no new case
 _LAST_CASE = 2.0  # seconds before the end after which none is begun: it would be lost
-_POLL = 0.05
 _NO_LIMIT = float("inf")
 _SHOWN = 4  # lines of an error in the text of a finding; all of them are kept beside it
+_LONGEST = 400  # characters of what a process printed, in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """A test rig, as `fuzz.evidence.Rig` is one, whose cases are judged under a tool of compute-sanitizer.
+    """A test rig, as `fuzz.rig.Rig` is one, whose cases are judged under a tool of compute-sanitizer.
 
     tool      its name, and that of the check which errors fail
     target    the kernel under test
@@ -153,17 +145,16 @@ class Sanitized:
                 "until": until - _LAST_CASE if until < _NO_LIMIT else None,
             }
             write_json(place / inside.REQUEST, request)
-            process = _Process(self.tool, self.program, place)
+            process = Process(self.tool, self.program, place)
             try:
                 ended = process.wait(until)
             finally:
                 process.kill()
             return self._told(cases, process, place, ended)
 
-    def _told(self, cases: Sequence[Case], process: _Process, place: Path, ended: str) -> _Done:
+    def _told(self, cases: Sequence[Case], process: Process, place: Path, ended: str) -> _Done:
         """What a process left behind."""
-        log = place / _LOG
-        report = parse(log.read_text(errors="replace") if log.exists() else "")
+        report = parse(process.log())
         verdicts: list[Verdict] = []
         unfinished: Case | None = None
         for event in process.events():
@@ -174,7 +165,7 @@ class Sanitized:
             if event["event"] == inside.BEGINS:
                 unfinished = cases[len(verdicts)]
             if event["event"] == inside.ENDS:
-                verdicts.append(_verdict(cases[len(verdicts)], event))
+                verdicts.append(Verdict.from_json(cases[len(verdicts)], event))
                 unfinished = None
             if event["event"] == inside.HANDOVERS:
                 places = {name: Places.from_json(lines) for name, lines in event["files"].items()}
@@ -184,17 +175,11 @@ class Sanitized:
             finding = process.death(ended)
             if finding is not None or report.entries:
                 verdicts.append(Verdict(unfinished, {"alive": None}, [finding] if finding else []))
-        elif report.trouble and ended == _BY_ITSELF:
+        elif report.trouble and ended == BY_ITSELF:
             said = " ".join(f"{report.trouble}; {process.printed()}".split())
             raise UsageError(f"--sanitize {self.tool}: compute-sanitizer does not work here: {said[:_LONGEST]}")
         observed = place / inside.OBSERVED
         return _Done(verdicts, report, load_file(observed) if observed.exists() else {})
-
-
-_LOG, _PRINTED = "log", "printed"
-_LONGEST = 400  # characters of what it printed, in a message
-# How a process ended.
-_BY_ITSELF, _HUNG, _OUT_OF_TIME = "by itself", "hung", "out of time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,86 +204,3 @@ class _Part:
     def of(cls, first: int, done: _Done) -> _Part:
         dies = any(finding.check == "alive" for finding in done.verdicts[-1].findings)
         return cls(first, len(done.verdicts), dies, done.report)
-
-
-class _Process:
-    """A process that judges the request in a directory, under a tool; it does not outlive this one."""
-
-    def __init__(self, name: str, program: str, place: Path) -> None:
-        self._name, self._place = name, place
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path;"
-            f" from fuzz.sanitizer.inside import main; main(Path({str(place)!r}))"
-        )
-        worker = os.getpid()
-        with (place / _PRINTED).open("wb") as printed:
-            self._process = subprocess.Popen(
-                tool.command(program, name, place / _LOG, [sys.executable, "-c", code]),
-                env=tool.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-                start_new_session=True,  # Ctrl-C is for the worker
-                preexec_fn=lambda: die_with(worker),
-            )
-
-    def events(self) -> list[Event]:
-        """What it has written down so far."""
-        journal = self._place / f"{inside.JOURNAL}.jsonl"
-        return [event for event, _ in read(journal)] if journal.exists() else []
-
-    def wait(self, until: float) -> str:
-        """Wait for its end, and say what that was: a case may hang, and the time may be up before."""
-        seen, changed = 0, time.monotonic()
-        while self._process.poll() is None:
-            time.sleep(_POLL)
-            now, events = time.monotonic(), self.events()
-            if len(events) > seen:
-                seen, changed = len(events), now
-            if now > until:
-                return _OUT_OF_TIME
-            if now - changed > (_PATIENCE if any(event["event"] == inside.BEGINS for event in events) else _STARTING):
-                return _HUNG
-        return _BY_ITSELF
-
-    def kill(self) -> None:
-        """End it, and all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pid in (event["pid"] for event in self.events() if event["event"] == inside.STARTED):
-            # The tool may have started it in a group of its own. Its number may be another's by now.
-            with contextlib.suppress(OSError):
-                if str(self._place) in Path(f"/proc/{pid}/cmdline").read_text():
-                    os.kill(pid, signal.SIGKILL)
-
-    def death(self, ended: str) -> Finding | None:
-        """What the check `alive` says of the case that it was in; None where it was not its fault."""
-        if ended == _OUT_OF_TIME:
-            return None
-        if ended == _HUNG:
-            detail, cause = f"it did not return within {_PATIENCE:.0f} s under {self._name}", "timeout"
-        else:
-            status = self._process.returncode
-            detail, cause = f"its process ended with exit status {status} under {self._name}", f"exit-{status}"
-        return Finding("alive", detail, cause=cause, printed=self.printed())
-
-    def printed(self) -> str:
-        """The last lines that it printed."""
-        tail = Tail(os.open(self._place / _PRINTED, os.O_RDONLY))
-        tail.read()
-        tail.close()
-        return tail.text()
-
-
-def _verdict(case: Case, event: Event) -> Verdict:
-    """A verdict as the other process wrote it down."""
-    ran = {check: number(ratio) for check, ratio in event["ran"].items()}
-    findings = []
-    for told in event["findings"]:
-        numbers = {name: number(told[name]) for name in ("got", "expected", "ratio")}
-        tuples = {"index": tuple(told["index"])} if told["index"] is not None else {}
-        if told["allowed"] is not None:
-            tuples["allowed"] = tuple(map(number, told["allowed"]))
-        findings.append(Finding(**told | numbers | tuples))
-    return Verdict(case, ran, findings)

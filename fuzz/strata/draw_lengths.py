@@ -26,7 +26,7 @@ from fuzz.strata.lengths import (
 
 T = TypeVar("T")
 Run = tuple[int, int, int]
-LONGEST = 131_072
+LONGEST = 128 * LONG_CHUNKS[1] + 1  # more chunks than our kernel merges at a time
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
@@ -220,13 +220,13 @@ def _many_requests(d: _Drawing) -> list[Run]:
 
 
 def _long_context(d: _Drawing) -> list[Run]:
-    """Any number of keys or one about a power of two, as many queries as the budget allows up to 70."""
+    """Any number of keys, one about a power of two, or the most; few queries, or what the budget allows up to 70."""
     powers = [LONG << n for n in range(5)]
     longest = min(LONGEST, TILE_KEYS * d.most)
     near = [power + step for power in powers for step in (-1, 0, 1) if LONG <= power + step <= longest]
-    kv_len = d.one_of(near) if d.one_of((True, False)) else d.integer(LONG, longest)
+    kv_len = d.one_of((d.one_of(near), d.integer(LONG, longest), longest))
     tall = max(1, d.most // -(-kv_len // TILE_KEYS))
-    return d.among((1, d.integer(1, min(70, TILE_QUERIES * tall)), kv_len), 1)
+    return d.among((1, d.integer(1, d.one_of((MOST_SPLIT, min(70, TILE_QUERIES * tall)))), kv_len), 1)
 
 
 def _huge_q(d: _Drawing) -> list[Run]:

@@ -153,7 +153,7 @@ def _index_stepped(name: str, shape: tuple[int, ...], seed: int) -> Place:
 def _mixed(name: str, shape: tuple[int, ...], seed: int) -> Place:
     """Each operand for itself."""
     if _is_index(name):
-        kinds: Sequence[Callable] = (_contiguous, _index_offset, _index_stepped)
+        kinds: Sequence[Callable[[str, tuple[int, ...], int], Place]] = (_contiguous, _index_offset, _index_stepped)
     else:
         kinds = (_contiguous, _offset, partial(_padded, 8), partial(_padded, 1), _transposed, _stepped)
     return kinds[mix(key(seed, f"layout {name}")) % len(kinds)](name, shape, seed)

@@ -195,7 +195,7 @@ LENGTHS = {
         holds=lambda runs: batch(runs) > GRID_LIMIT,
     ),
     "long-context": Lengths(
-        doc="8,192 keys or more, up to 131,072: accumulators and weights of too few bits drift, splits appear",
+        doc="8,192 keys or more, up to 131,073: accumulators and weights of too few bits drift, splits appear",
         source="F22, F23; aiter PR #705, TorchTitan #3235",
         holds=lambda runs: any(kv >= LONG for _, kv in _live(runs)),
     ),

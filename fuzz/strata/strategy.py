@@ -17,6 +17,7 @@ from fuzz.build import memory_bytes
 from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.strata.choices import Choices
 from fuzz.strata.draw_lengths import draw_runs
+from fuzz.strata.faults import FAULTS, FOUND_BY_REPETITION
 from fuzz.strata.lengths import CHUNKS, CROWD, GRID_LIMIT, INT32_ROWS, LONG, Runs, labels, server_lengths, tiles
 
 
@@ -63,9 +64,10 @@ def cases(contract: frozenset[str], strata: Iterable[str] | None = None, *, budg
 
 
 def resolve(names: Iterable[str]) -> frozenset[str]:
-    """Full names family:name of strata given by full name, by name alone, or by family for all of it.
+    """Full names family:name of strata given by full name, by name alone, by family for all of it, or by class of
+    mistakes for all that are there to reveal it.
 
-    Raises ValueError for a name that is unknown or that several families have.
+    Raises ValueError for a name that is unknown or that several families have, and for a class that no stratum reveals.
     """
     full = [f"{family}:{name}" for family, registry in FAMILIES.items() for name in registry]
     chosen: list[str] = []
@@ -73,6 +75,10 @@ def resolve(names: Iterable[str]) -> frozenset[str]:
         found = [name for name in full if given in (name, name.split(":")[1])]
         if given in FAMILIES:
             chosen += [name for name in full if name.startswith(f"{given}:")]
+        elif given in FOUND_BY_REPETITION:
+            raise ValueError(f"{given} shows in no stratum but in checks that call the kernel again")
+        elif given in FAULTS:
+            chosen += [name for name in full if given in _source(name)]
         elif len(found) == 1:
             chosen += found
         elif found:
@@ -80,6 +86,12 @@ def resolve(names: Iterable[str]) -> frozenset[str]:
         else:
             raise ValueError(f"no stratum {given!r}; there are {', '.join(full)}")
     return frozenset(chosen)
+
+
+def _source(name: str) -> str:
+    """What a stratum, family:name, cites."""
+    family, _, stratum = name.partition(":")
+    return FAMILIES[family][stratum].source
 
 
 def excluded(contract: frozenset[str], budget: Budget) -> dict[str, str]:

@@ -10,7 +10,8 @@ _INTRODUCTION = """\
 
 A case is made of one stratum of each family below; lengths and tails are numbers, so a case belongs to all strata of
 them that its numbers satisfy. Families compose freely. The first stratum of a family is the simplest, and what failing
-cases shrink to. Choose with `python -m fuzz run --strata NAME,...`, by name, by `family:name`, or by family.
+cases shrink to. Choose with `python -m fuzz run --strata NAME,...`, by name, by `family:name`, by family, or by the
+class of mistakes that they reveal, `F02`.
 
 The last column says which mistake a stratum is there to reveal: the class of [the list below](#classes-of-mistakes),
 and public reports of it by project and number. "numerics" is error analysis, "definition" what the operator's

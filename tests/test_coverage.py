@@ -1,6 +1,6 @@
 """The table at the end of a run."""
 
-from fuzz.hits import hits
+from fuzz.coverage import table
 from fuzz.totals import Tally, Totals
 
 
@@ -11,7 +11,7 @@ def test_rates_are_per_thousand_and_what_was_not_run_is_named_with_its_reason(tm
     totals.reach |= dict.fromkeys(("values:bell", "values:huge"), "not among --strata")
     totals.strata = {"pages:identity": Tally(cases=6)}
     totals.counts.residues["kv_len"].update({63: 2, 5: 4})
-    assert list(hits(totals)) == [
+    assert list(table(totals)) == [
         "cases per 1,000:",
         "  pages: identity 750, hot-page 0",
         "  kv_len mod 64: 0 0, 1 0, 63 250",
@@ -22,4 +22,4 @@ def test_rates_are_per_thousand_and_what_was_not_run_is_named_with_its_reason(tm
 
 
 def test_a_run_without_cases_has_no_table(tmp_path):
-    assert not list(hits(Totals(tmp_path)))
+    assert not list(table(Totals(tmp_path)))

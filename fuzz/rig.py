@@ -1,0 +1,85 @@
+"""A kernel under test with all that a verdict on it takes, and what it gave along with the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+
+from fuzz import formats
+from fuzz.case import Case
+from fuzz.checks import Verdict, judge, needs_device
+from fuzz.checks.elsewhere import home_of
+from fuzz.checks.invariance import INVARIANCES
+from fuzz.sandbox import Sandbox
+from fuzz.target import Target, Wrapped
+from fuzz.tensorfile import LIMIT
+from kernel.contract import Inputs
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Recording(Wrapped):
+    """A target that keeps what its first call gave, on the CPU."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.results: Tensors = {}
+
+    def __call__(
+        self, inputs: Inputs, output: torch.Tensor | None = None, lse: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        results = self.target(inputs, output, lse)
+        if not self.results:
+            named = dict(zip(("output", "lse"), results, strict=True))
+            self.results = {name: tensor.detach().cpu().clone() for name, tensor in named.items() if _is_plain(tensor)}
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A test rig: a kernel under test, the promises that it is held to, and where it runs. The checks `also` are made
+    besides those that a case draws."""
+
+    target: Target
+    device: str
+    contract: frozenset[str]
+
+    def verdict(self, case: Case, also: Set[str] = frozenset()) -> Verdict:
+        """The verdict on a case."""
+        if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
+            return self.target.judge(case, self.contract, also)[0]
+        return self._judged(case, self.target, also)
+
+    def recorded(self, case: Case, also: Set[str] = frozenset()) -> tuple[Verdict, Tensors]:
+        """The verdict on a case, and what the kernel gave."""
+        if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
+            return self.target.judge(case, self.contract, also, record=True)
+        recording = Recording(self.target)
+        return self._judged(case, recording, also), recording.results
+
+    def judge(self, case: Case, check: str) -> tuple[Verdict, Tensors]:
+        """The verdict on a case, with `check` among the checks, and what the kernel gave."""
+        return self.recorded(case, {check} & INVARIANCES.keys())
+
+    def _judged(self, case: Case, target: Target, also: Set[str]) -> Verdict:
+        # the operands of a sandbox are on the CPU, wherever its kernel runs
+        device = "cpu" if isinstance(self.target, Sandbox) else self.device
+        return judge(case, target, device=device, contract=self.contract, also=also)
+
+    def _is_judged_inside(self, case: Case, also: Set[str]) -> bool:
+        device = torch.device(self.device)
+        return device.type == "cuda" and (home_of(case, device) == device or needs_device(case, self.contract, also))
+
+
+def _is_plain(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether a result can be kept."""
+    return (
+        tensor is not None
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and tensor.dtype in formats.RESULTS
+        and tensor.numel() * tensor.itemsize <= LIMIT
+    )

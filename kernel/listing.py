@@ -1,0 +1,60 @@
+"""The list that `schedule` makes for the kernels of the Hopper path: what stands where in it.
+
+It is one tensor of int32: HEADER lines of ITEM, then the items of ITEM each, then the rows for `short` of ROW each.
+Gluon cannot call what is written here: it reads items in prefill_hopper.py.
+"""
+
+import triton
+import triton.language as tl
+
+# int32 per item, of which the last is not used, and per row.
+ITEM = tl.constexpr(8)
+ROW = tl.constexpr(4)
+# The first line of the header: how many items there are, whether requests may be split, how many rows `short` takes,
+# and how many of those have been taken.
+ITEM_COUNT = tl.constexpr(0)
+SPLITTING = tl.constexpr(1)
+ROW_COUNT = tl.constexpr(2)
+ROWS_TAKEN = tl.constexpr(3)
+# The other four: 64 NaN of 16 bits, the rotary key of a page outside the cache.
+NAN_KEY = tl.constexpr(8)
+NAN_PAIRS = tl.constexpr(32)
+HEADER = tl.constexpr(5)
+
+
+@triton.jit
+def store_item(items, nth, row, count, least, start, end, kv_start, slot, mask, QUERIES: tl.constexpr):
+    """Item number `nth`: a tile of queries over a run of keys of their request.
+
+    row, count    the first query row of the tile and how many of them are in it, at most QUERIES; 0 for nothing to do
+    least         keys of the request that the first of them sees; each next one sees one more
+    start, end    the run of keys; no more than the last query sees
+    kv_start      position of the request's first key
+    slot          where in scratch partial results go, see split.py; -1: they are final, and rows that see more are NaN
+    """
+    at = items + (HEADER + nth) * ITEM
+    tl.store(at, row.to(tl.int32), mask=mask)
+    tl.store(at + 1, count.to(tl.int32), mask=mask)
+    # Rows may be far from seeing a key, and a request may claim more keys than there are.
+    tl.store(at + 2, tl.minimum(tl.maximum(least, -QUERIES), 2**30).to(tl.int32), mask=mask)
+    tl.store(at + 3, start.to(tl.int32), mask=mask)
+    tl.store(at + 4, tl.maximum(end, 0).to(tl.int32), mask=mask)
+    tl.store(at + 5, kv_start.to(tl.int32), mask=mask)
+    tl.store(at + 6, slot.to(tl.int32), mask=mask)
+
+
+@triton.jit
+def store_row(at, row, sees, kv_len, sound, kv_start, mask):
+    """A row for `short`: its number, the keys that it sees and that exist, all that it sees, where its keys begin."""
+    sees = tl.minimum(tl.maximum(sees, 0), kv_len)
+    end = tl.minimum(sees, sound)
+    tl.store(at, row.to(tl.int32), mask=mask)
+    tl.store(at + 1, end.to(tl.int32), mask=mask)
+    tl.store(at + 2, tl.minimum(sees, 2**30).to(tl.int32), mask=mask)
+    tl.store(at + 3, tl.where(end > 0, kv_start, 0).to(tl.int32), mask=mask)
+
+
+@triton.jit
+def load_row(at):
+    """Its number, the keys that it sees and that exist, all that it sees, where its keys begin."""
+    return tl.load(at).to(tl.int64), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3).to(tl.int64)
