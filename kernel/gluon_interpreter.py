@@ -95,7 +95,7 @@ class Pending:
     products: list[Product]
 
 
-class Result(tl.tensor):
+class Result(tl.tensor):  # type: ignore[misc]  # Triton has no types
     """What products have given."""
 
     def __init__(self, pending: Pending) -> None:

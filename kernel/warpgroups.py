@@ -314,9 +314,9 @@ def position() -> str:
 
 
 def assigned() -> str:
-    """The name that the kernel's current line assigns to."""
-    frame = next(_kernel_frames())
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).partition("=")[0].strip()
+    """What the kernel's current lines assign to, outermost first: even.left."""
+    lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno) for frame in _kernel_frames()]
+    return ".".join(line.partition("=")[0].strip() for line in reversed(lines))
 
 
 def _kernel_frames() -> Iterator[types.FrameType]:

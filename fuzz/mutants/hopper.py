@@ -10,18 +10,19 @@ _OVERWRITTEN = "Triton #6124, PR #3106: overwritten before the wait"
 _UNORDERED = "Triton #9871, #10590: a barrier left out"
 
 
-def _one(name: str, fault: str, bug: str, function: str, before: str, after: str, count: int = 1) -> Mutant:
-    return Mutant(f"Hopper: {name}", (Edit(f"prefill_hopper.py:{function}", before, after, count),), fault, bug)
+def _one(
+    name: str, fault: str, bug: str, function: str, before: str, after: str, *, count: int = 1, equivalent: str = ""
+) -> Mutant:
+    edit = Edit(f"prefill_hopper.py:{function}", before, after, count)
+    return Mutant(f"Hopper: {name}", (edit,), fault, bug, equivalent=equivalent)
 
 
 def _swapped(name: str, function: str, first: str, second: str) -> Mutant:
     return _one(name, "F25", _OVERWRITTEN, function, f"{first}\n{second}", f"{second}\n{first}")
 
 
-def _dropped(name: str, function: str, statement: str, before: str = "", after: str = "", count: int = 1) -> Mutant:
-    kept = "\n".join(line for line in (before, after) if line)
-    whole = "\n".join(line for line in (before, statement, after) if line)
-    return _one(name, "F25", _UNORDERED, function, whole, kept, count)
+def _dropped(name: str, function: str, statement: str, *, after: str = "") -> Mutant:
+    return _one(name, "F25", _UNORDERED, function, f"{statement}\n{after}", after)
 
 
 _FENCE = "fence_async_shared()"
@@ -31,12 +32,11 @@ _HANDING_OVER = (
     _dropped("even weights not fenced", "_left", _FENCE, after="mbarrier.arrive(weights_ready[0], count=1)"),
     _dropped("odd weights not fenced", "_right", _FENCE, after="mbarrier.arrive(weights_ready[1], count=1)"),
     _dropped("even keys not fenced", "_even_scores_half", _FENCE),
-    _dropped("queries not fenced", "_left", _FENCE, after="zero = _zero(nth)"),
     _dropped("even keys not waited for", "_even_scores_half", "mbarrier.wait(filled[0], phase, pred=wanted)"),
     _dropped("odd rotary keys not waited for", "_odd_scores", "mbarrier.wait(filled[2], phase)"),
     _dropped("even weights not waited for", "_right", "mbarrier.wait(weights_ready[0], phase)"),
     _dropped("odd weights not waited for", "_left", "mbarrier.wait(weights_ready[1], phase)"),
-    _dropped("end of the run not waited for", "_left", "mbarrier.wait(edge_known, tile_phase)"),
+    _dropped("end of the run not waited for", "_begin", "mbarrier.wait(edge_known, tile_phase)"),
     _dropped("denominator not waited for", "_whole_total", "mbarrier.wait(totals_ready[1 - SIDE], phase)"),
     _dropped("even keys copied over", "_gather", "mbarrier.wait(emptied[1], phase)"),
     _dropped("queries copied over", "_gather", "mbarrier.wait(query_emptied, query_phase)"),
@@ -57,7 +57,8 @@ _NUMBERS = (
     _one("mask of the edge left out", "F05", "flash-attention #2374",
          "_mask", "first + BLOCK > gl.minimum(least, end)", "first + BLOCK > end"),
     _one("mask of the end left out", "F08", "vLLM PRs #44840, #44850",
-         "_mask", "gl.minimum(sees, end)[:, None]", "sees[:, None]"),
+         "_mask", "gl.minimum(sees, end)[:, None]", "sees[:, None]",
+         equivalent="a run ends with a whole pair, with what its last query sees, or where rows that see more are NaN"),
     _one("-inf minus -inf", "F10", "FlashInfer PR #4401",
          "_shift", "gl.where(m == -float('inf'), 0.0, m)", "m"),
     _one("negative scale compared unscaled", "F19", "FlashInfer, scale `negative`",
