@@ -47,7 +47,7 @@ from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
-CONSUMER_REGISTERS = 216
+REGISTERS = gl.constexpr(216)
 
 # Names of Triton 3.6, and what later versions call the same.
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -86,7 +86,7 @@ def prefill_hopper(
     ckv_page: gl.int32, kpe_page: gl.int32,
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
-    POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
+    POSITIVE: gl.constexpr,
 ):  # fmt: skip
     """Persistent: each program takes its share of the list that `schedule` made.
 

@@ -50,9 +50,7 @@ def schedule(
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)
     if program < tile_programs:
-        _list_tiles(
-            qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES
-        )
+        _list_tiles(qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES)
     else:
         request = (program - tile_programs).to(tl.int64)
         _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT)
