@@ -12,9 +12,10 @@ import pytest
 from fuzz import bench_cli, doctor, dump_cli, runs_cli
 from fuzz.cluster.command import is_on_cluster
 from fuzz.cluster.command import run as run_on_cluster
+from fuzz.machine import check_workers
 from fuzz.mutants import command as mutants
 from fuzz.names import check_packages
-from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given
+from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given, reported, workers
 from fuzz.run import SUITE
 
 EPILOG = """\
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--workers",
         dest="workers",
         metavar="N",
-        type=_workers,
+        type=reported(workers),
         help=f"worker processes: a number, or auto (cores, or a few for each GPU) [{WORKERS_VARIABLE}]",
     )
     run.set_defaults(command=_run)
@@ -46,22 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_packages()
         status: int = parsed.command(parsed)
+        sys.stdout.flush()
         return status
     except UsageError as error:
         print(f"mla-fuzz: {error}", file=sys.stderr)
-        return 2
+    except BrokenPipeError:  # nobody reads on: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        return 2
+        pass
+    return 2
 
 
 def _run(parsed: argparse.Namespace) -> int:
     """Fuzz: a pytest session of the suite, with what was given on the command line passed on."""
     values = given(parsed, os.environ, ALL)  # complain about the environment before pytest starts
-    workers = parsed.workers or _workers_from_environment() or "auto"
+    asked = parsed.workers or _workers_from_environment() or "auto"
     if is_on_cluster(values):
-        return run_on_cluster(values, workers)
+        return run_on_cluster(values, asked)
+    if asked != "auto":
+        check_workers(asked)
     arguments = ["-p", "fuzz.plugin", "-p", "no:cacheprovider", "-c", str(SUITE / "run.ini"), str(SUITE)]
-    arguments += ["-n", workers]
+    arguments += ["-n", asked]
     for option in ALL:
         value = getattr(parsed, option.dest)
         for part in [] if value is None else value if option.repeated else [value]:
@@ -70,15 +76,9 @@ def _run(parsed: argparse.Namespace) -> int:
     return int(status) if status in (0, 1) else 2
 
 
-def _workers(text: str) -> str:
-    if text != "auto" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number")
-    return text
-
-
 def _workers_from_environment() -> str | None:
     text = os.environ.get(WORKERS_VARIABLE)
     try:
-        return _workers(text) if text else None
-    except argparse.ArgumentTypeError as error:
+        return workers(text) if text else None
+    except ValueError as error:
         raise UsageError(f"{WORKERS_VARIABLE}: {error}") from None

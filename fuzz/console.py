@@ -9,7 +9,7 @@ from fuzz.options import TABLE, WHOLE, without_password
 from fuzz.run import Run
 from fuzz.summary import replay_command
 from fuzz.totals import Totals
-from fuzz.words import ratio_text
+from fuzz.words import counted, ratio_text
 
 
 def opening(run: Run, environ: Mapping[str, str]) -> list[str]:
@@ -39,7 +39,9 @@ def opening(run: Run, environ: Mapping[str, str]) -> list[str]:
 
 def title(totals: Totals) -> str:
     """The result in a line."""
-    return f"mla-fuzz: {len(totals.buckets())} failures in {totals.cases:,} cases"
+    if _is_refused(totals):
+        return "mla-fuzz: the run could not be done"
+    return f"mla-fuzz: {counted(len(totals.buckets()), 'failure')} in {counted(totals.cases, 'case')}"
 
 
 def closing(run: Run, totals: Totals, *, coverage: bool) -> Iterator[tuple[str, bool]]:
@@ -52,6 +54,8 @@ def closing(run: Run, totals: Totals, *, coverage: bool) -> Iterator[tuple[str, 
         yield f"    {replay_command(run, bucket)}", False
     for event in totals.errors:
         yield event["message"], True
+    if _is_refused(totals):
+        return
     for event in totals.unfinished():
         yield f"unfinished: {event['case']}", False
     for one in totals.lost:
@@ -64,3 +68,8 @@ def closing(run: Run, totals: Totals, *, coverage: bool) -> Iterator[tuple[str, 
     worst = ", ".join(f"{check} {ratio_text(totals.worst(check))}" for check in ("output", "lse"))
     yield f"worst observed/bound: {worst}; seed {run.seed}; stopped: {totals.stopped}", False
     yield f"results: {run.directory / 'report.html'}", False
+
+
+def _is_refused(totals: Totals) -> bool:
+    """Whether nothing was run, as what was asked for cannot be done."""
+    return not totals.cases and any(event["usage"] for event in totals.errors)

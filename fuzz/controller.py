@@ -46,6 +46,7 @@ class Controller:
         self._stack = contextlib.ExitStack()
         self._stillborn = 0
         self._taken_up: list[pytest.TestReport] = []
+        self._is_all_told = True  # by the journals, and so at the end of the run
         directory = values.get("resume", options.out) if fuzzing else _short_directory(config)
         workers = config.option.numprocesses or 1
         if "resume" in values:
@@ -87,6 +88,11 @@ class Controller:
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("", "", "") if any(report is one for one in self._taken_up) else None
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        traceback = getattr(report.longrepr, "reprtraceback", None)
+        if report.failed and traceback is not None and traceback.style != "value":
+            self._is_all_told = False  # an exception of the worker, and not pytest.fail with what the journals tell
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         name = self.run.named(node.gateway.id)
@@ -124,6 +130,8 @@ class Controller:
         self._write(self._watch.totals, status)
         if self._fuzzing:
             session.exitstatus = status
+            if self._is_all_told:
+                session.config.option.tbstyle = "no"  # pytest would tell it once more for each worker
 
     def _exit_status(self, totals: Totals, session_status: int) -> int:
         if totals.buckets():

@@ -12,10 +12,12 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from fuzz.options import UsageError
+from fuzz.words import counted
 
 # A case keeps a core busy, building operands and judging results, and the GPU hardly: as many processes as cores, as
 # far as their CUDA contexts leave the GPU's memory to the cases.
 WORKERS_PER_GPU = 16
+WORKERS_PER_CORE = 16  # at most, where a number is asked for
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1  # of malloc.h
 _PR_SET_PDEATHSIG = 1
 LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
@@ -54,6 +56,14 @@ def auto_workers(device: str, gpus: list[str]) -> int:
     """The number of worker processes that `-n auto` means: every core, or a few for each GPU."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, WORKERS_PER_GPU * len(gpus)) if device == "cuda" else cores
+
+
+def check_workers(asked: str) -> None:
+    """Raise UsageError if so many worker processes would bring the machine to a standstill: each loads torch."""
+    cores = len(os.sched_getaffinity(0))
+    most = WORKERS_PER_CORE * cores
+    if int(asked) > most:
+        raise UsageError(f"-n {asked}: {counted(most, 'worker')} at most, as this machine has {counted(cores, 'core')}")
 
 
 def prepare_worker(device: str, gpus: list[str], index: int, environ: MutableMapping[str, str] = os.environ) -> None:

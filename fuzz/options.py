@@ -143,6 +143,13 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def workers(text: str) -> str:
+    """`auto`, or a number of worker processes, as it is written."""
+    if text != "auto" and not text.isdecimal():
+        raise ValueError(f"{text!r} is neither auto nor a number")
+    return text
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     """A parser that accepts the choices alone."""
 
@@ -256,14 +263,14 @@ def add_options(add: Callable[..., Any]) -> None:
             option.flag,
             dest=option.dest,
             metavar=option.metavar,
-            type=_reported(option.parse),
+            type=reported(option.parse),
             action="append" if option.repeated else "store",
             default=None,
             help=f"{option.help} [{option.variable}]",
         )
 
 
-def _reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """The parser with its reason kept: argparse shows the text of an ArgumentTypeError, but not of a ValueError."""
     import argparse
 

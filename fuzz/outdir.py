@@ -31,6 +31,8 @@ def occupied(directory: Path, *, keep: bool) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"--out {directory}: there is a file in the way") from None
     except OSError as error:
         raise UsageError(f"--out {directory}: {error.strerror}") from error
     with locked(directory):
@@ -75,7 +77,7 @@ def load(directory: Path) -> tuple[Run, str]:
         values = json.loads(path.read_text())
         began = values.pop("began")
         return dataclasses.replace(Run.from_json(values), directory=directory), began
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{directory}: no run has left its journals there") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path}: {error!r}") from error

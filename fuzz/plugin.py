@@ -22,6 +22,7 @@ from fuzz.names import check_packages
 from fuzz.options import ALL, Options, UsageError, add_options, given
 from fuzz.run import SUITE, Run
 from fuzz.sanitizer import tool
+from fuzz.spec import located
 
 _machine = pytest.StashKey[tuple[str, list[str]]]()
 _run = pytest.StashKey[Run]()
@@ -90,6 +91,7 @@ def _configure_controller(config: pytest.Config, values: dict[str, Any]) -> None
         raise UsageError("--ray: a run on a cluster is not a session of pytest; `python -m fuzz run` takes it")
     resumed = values.get("resume")
     options = Options(**values) if resumed is None else outdir.load(resumed)[0].options
+    located(options.kernel)
     if options.database:
         corpus.require()
     gpus = machine.visible_gpus()

@@ -18,6 +18,7 @@ import torch
 
 from fuzz import solution
 from fuzz.options import DEFAULT_KERNEL, UsageError
+from fuzz.spec import is_file, located
 from kernel.contract import NUM_HEADS, Inputs
 from reference.profile import DEFAULT_PROFILE, PROFILES, Profile
 
@@ -162,11 +163,9 @@ def load(spec: str = DEFAULT_KERNEL, profile: str = DEFAULT_PROFILE.name) -> Fun
         UsageError: what is wrong with the spec, the module, the function or its signature, in one line.
     """
     importlib.import_module("kernel")
-    if spec.endswith(".json"):
+    where, name = located(spec)
+    if not name:
         return _solution(spec, PROFILES[profile])
-    where, separator, name = spec.rpartition(":")
-    if not separator or not where or not name:
-        raise UsageError(f"--kernel {spec}: expected module:function, path/file.py:function or a solution's path.json")
     module = _module(spec, where)
     function: Any = module
     for part in name.split("."):
@@ -201,11 +200,8 @@ def _solution(spec: str, profile: Profile) -> Function:
 
 
 def _module(spec: str, where: str) -> ModuleType:
-    is_file = where.endswith(".py") or "/" in where
-    if is_file and not Path(where).is_file():
-        raise UsageError(f"--kernel {spec}: there is no file {where}")
     try:
-        if is_file:
+        if is_file(where):
             return _module_from_file(Path(where).resolve())
         if str(Path.cwd()) not in sys.path and "" not in sys.path:
             sys.path.insert(0, str(Path.cwd()))

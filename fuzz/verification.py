@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fuzz.buckets import bucket_name, telling
+from fuzz.buckets import bucket_name, kind_of, telling
 from fuzz.case import Case
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
@@ -120,11 +120,12 @@ class _Failure:
 
 
 def _smallest(case: Case, verdict: Verdict, rig: Rig) -> _Failure:
-    """The smallest case that fails the same check, as far as it is found in time."""
-    check = telling(verdict.to_json()["findings"])[0]["check"]
+    """The smallest case that fails alike, as far as it is found in time."""
+    found = telling(verdict.to_json()["findings"])[0]
+    check, kind = found["check"], kind_of(found)
 
     def fails(smaller: Case) -> bool:
-        return any(finding.check == check for finding in rig.judge(smaller, check)[0].findings)
+        return any(kind_of(finding.to_json()) == kind for finding in rig.judge(smaller, check)[0].findings)
 
     smallest = Search(case, rig.contract, fails, SEARCH_SECONDS).smallest()
     again, observed = rig.judge(smallest, check)

@@ -16,6 +16,7 @@ from fuzz.journal import Journal
 from fuzz.progress import Display
 from fuzz.run import Run
 from fuzz.totals import Totals
+from fuzz.words import counted
 
 INTERVAL = 0.25
 # Failures are written down this often, so that a run that is killed leaves them.
@@ -103,7 +104,7 @@ class Watch(threading.Thread):
     def _enforce(self, now: float) -> None:
         options, totals = self._run.options, self.totals
         if options.max_failures is not None and totals.stopped is None and totals.distinct() >= options.max_failures:
-            self.stop("finish", f"{options.max_failures} failures found")
+            self.stop("finish", f"{counted(options.max_failures, 'failure')} found")
         if any(event["usage"] for event in totals.errors):
             self.stop("now", "error")
         for name, pid in self._running_workers().items():

@@ -31,6 +31,9 @@ PlanFor = Callable[[torch.device, bool], Plan]
 
 _HEADER, _ITEM, _ROW = HEADER.value, ITEM.value, ROW.value
 _LOG2_E = math.log2(math.e)
+INTERPRETED = is_interpreted(short)
+if INTERPRETED:
+    interpreter.repair()
 
 
 def run(
@@ -120,7 +123,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: P
         rows, programs = plan.short_programs(total_q)
         launch(
             short, programs, device, (*variant, rows), (*tensors, lse), (*numbers, 0),
-            plan.short_constants(vectors, rows), plan.options(4),
+            plan.short_constants(vectors, rows), plan.options("short"),
         )  # fmt: skip
     if not longer:
         return
@@ -134,17 +137,17 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: P
         items = lse
         launch(
             lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
-            plan.lone_constants(vectors), plan.options(plan.lone.num_warps),
+            plan.lone_constants(vectors), plan.options("lone"),
         )  # fmt: skip
         launch(
             prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
-            plan.prefill_constants(vectors), plan.options(plan.tile.num_warps),
+            plan.prefill_constants(vectors), plan.options("prefill"),
         )  # fmt: skip
     if slots:
         team = plan.merge_team(batch)
         launch(
             merge, batch * team, device, variant, (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes, team), plan.merge_constants, plan.options(1),
+            (*steps, *result_strides, *sizes, team), plan.merge_constants, plan.options("merge"),
         )  # fmt: skip
 
 
@@ -153,7 +156,7 @@ def _launch_listed(
     scratch: torch.Tensor, scratch_lse: torch.Tensor, plan: Plan, variant: tuple[Hashable, ...],
 ) -> torch.Tensor:  # fmt: skip
     """Have the list of items made and worked through; returns it, see schedule.py."""
-    from . import prefill_hopper
+    from .prefill_hopper import prefill_hopper
 
     q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse = tensors
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
@@ -164,20 +167,20 @@ def _launch_listed(
     launch(
         schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
         (qo_indptr.stride(0), kv_indptr.stride(0), total_q, batch, num_kv_indices, tile_programs, rows_at),
-        plan.schedule_constants, plan.options(4),
+        plan.schedule_constants, plan.options("schedule"),
     )  # fmt: skip
     launch(
-        prefill_hopper.prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
+        prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
         (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
         (
             *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
         ),
-        {"POSITIVE": scale > 0, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}, plan.options(4),
+        {"POSITIVE": scale > 0}, plan.options("prefill_hopper"),
     )  # fmt: skip
     launch(
         short, min(total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
-        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options(4),
+        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options("short"),
     )  # fmt: skip
     return items
 
@@ -192,8 +195,3 @@ def _in_vectors(*tensors: torch.Tensor) -> bool:
         if unit != 1 or tensor.data_ptr() % 16 or row % 8 or other % 8 or row >= 2**31 or other >= 2**31:
             return False
     return True
-
-
-INTERPRETED = is_interpreted(short)
-if INTERPRETED:
-    interpreter.repair()

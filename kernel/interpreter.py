@@ -232,7 +232,7 @@ def _mend_reductions(interpreter: ModuleType) -> None:
 def _min_max_skip_nan(interpreter: ModuleType) -> bool:
     tl, builder, handle = interpreter.tl, interpreter.interpreter_builder, interpreter.TensorHandle
     nan, one, two = (handle(_float32(value), tl.float32) for value in (np.nan, 1.0, 2.0))
-    return (
+    return bool(
         builder.create_maxnumf(nan, one).data == 1
         and builder.create_minnumf(one, nan).data == 1
         and builder.create_clampf(nan, one, two, interpreter._ir.PROPAGATE_NAN.NONE).data == 1
@@ -284,7 +284,8 @@ def _exp2_and_log2_are_accurate(interpreter: ModuleType) -> bool:
     powers, logarithms = np.exp2(exponents, dtype=np.float64), np.log2(near_one, dtype=np.float64)
 
     def on(method: Callable[..., Any], x: np.ndarray) -> np.ndarray:
-        return method(handle(x, tl.float32)).data
+        result: np.ndarray = method(handle(x, tl.float32)).data
+        return result
 
     return (
         np.array_equal(on(builder.create_exp2, whole), np.exp2(whole, dtype=np.float64))
@@ -326,7 +327,8 @@ def _quieten_launch(interpreter: ModuleType) -> None:
 
 
 def _annotated_arguments_are_typed(interpreter: ModuleType) -> bool:
-    tl, seen = interpreter.tl, []
+    tl = interpreter.tl
+    seen: list[Any] = []
     body = types.FunctionType((lambda argument: see(argument.dtype)).__code__, {"tl": tl, "see": seen.append})  # type: ignore[name-defined]  # noqa: F821
     body.__annotations__ = {"argument": tl.int64}
     interpreter.GridExecutor(body, ["argument"], (1,))(1)

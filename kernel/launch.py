@@ -36,23 +36,11 @@ def launch(
     """
     if device.type == "cpu":
         _on_cpu(kernel)[(programs,)](*tensors, *numbers, **constants)
-    elif device.index == torch.cuda.current_device():
-        _launch_here(kernel, programs, device, variant, tensors, numbers, constants, options)
-    else:
+        return
+    if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _launch_here(kernel, programs, device, variant, tensors, numbers, constants, options)
-
-
-def _launch_here(
-    kernel: Any,
-    programs: int,
-    device: torch.device,
-    variant: tuple[Hashable, ...],
-    tensors: Sequence[torch.Tensor],
-    numbers: Sequence[int | float],
-    constants: dict[str, Any],
-    options: dict[str, int],
-) -> None:
+            launch(kernel, programs, device, variant, tensors, numbers, constants, options)
+        return
     key = (id(kernel), device.index, variant)
     compiled = _compiled.get(key)
     if compiled is None:
@@ -69,8 +57,8 @@ def _launch_here(
     )  # fmt: skip
 
 
-@triton.jit
-def wait_for_launch(WAIT: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def wait_for_launch(WAIT: tl.constexpr) -> None:
     """Wait until the launch before has ended; every program of a kernel that is launched early does so, most at once.
 
     Programmatic dependent launch: the GPU starts a kernel while the last programs of the one before are at work, which

@@ -9,6 +9,8 @@ import torch
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .schedule import TILES_PER_PROGRAM
 
+_SIZES = {"HEADS": NUM_HEADS, "CKV": CKV_DIM, "KPE": KPE_DIM}
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -24,14 +26,7 @@ class Tile:
     num_warps: int
 
     def constants(self) -> dict[str, int]:
-        return {
-            "HEADS": NUM_HEADS,
-            "CKV": CKV_DIM,
-            "KPE": KPE_DIM,
-            "BLOCK_N": self.keys,
-            "STAGES": self.stages,
-            "PIECES": self.pieces,
-        }
+        return {**_SIZES, "BLOCK_N": self.keys, "STAGES": self.stages, "PIECES": self.pieces}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,32 +75,25 @@ class Plan:
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
-    def options(self, num_warps: int) -> dict[str, int | bool]:
-        """What the compiler is told."""
-        return {"num_warps": num_warps, "launch_pdl": True} if self.early else {"num_warps": num_warps}
+    def options(self, kernel: str) -> dict[str, int]:
+        """What the compiler is told about a kernel, by its name."""
+        # The warps of prefill_hopper are those that gather; it adds those that multiply itself.
+        warps = {"short": 4, "lone": self.lone.num_warps, "prefill": self.tile.num_warps, "merge": 1}
+        warps |= {"schedule": 4, "prefill_hopper": 4}
+        return {"num_warps": warps[kernel]} | ({"launch_pdl": True} if self.early else {})
 
     @cache  # noqa: B019
     def prefill_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.tile.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
+        return self._constants_of(self.tile, vectors)
 
     @cache  # noqa: B019
     def lone_constants(self, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **self.lone.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
+        return self._constants_of(self.lone, vectors)
 
     @cache  # noqa: B019
     def short_constants(self, vectors: bool, rows: str) -> dict[str, Any]:
-        return {
-            "VECTORS": vectors,
-            "HEADS": NUM_HEADS,
-            "CKV": CKV_DIM,
-            "KPE": KPE_DIM,
-            "PIECES": 4,
-            "FEW": self.few,
-            "ONCE": self.once,
-            "SHORT": self.short,
-            "ROWS": rows,
-            "WAIT": self.early,
-        }
+        tiles = {"PIECES": 4, "FEW": self.few, "ONCE": self.once, "SHORT": self.short}
+        return {"VECTORS": vectors, **_SIZES, **tiles, "ROWS": rows, "WAIT": self.early}
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
@@ -114,6 +102,9 @@ class Plan:
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
         return {**self._shared, "SHORT": self.short, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
+
+    def _constants_of(self, tile: Tile, vectors: bool) -> dict[str, Any]:
+        return {"VECTORS": vectors, **tile.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
 
     @cached_property
     def _shared(self) -> dict[str, int]:

@@ -52,9 +52,7 @@ def prefill(
     if (q_end - q_start == 1) | (sound <= SHORT):
         return
     if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
-        if is_split(
-            qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK
-        ):
+        if is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):
             return
 
     # Keys that a row sees, and how many of them there are to see.

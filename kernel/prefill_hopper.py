@@ -47,7 +47,7 @@ from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
-CONSUMER_REGISTERS = 216
+REGISTERS = gl.constexpr(216)
 
 # Names of Triton 3.6, and what later versions call the same.
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -86,7 +86,7 @@ def prefill_hopper(
     ckv_page: gl.int32, kpe_page: gl.int32,
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
-    POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
+    POSITIVE: gl.constexpr,
 ):  # fmt: skip
     """Persistent: each program takes its share of the list that `schedule` made.
 
@@ -254,7 +254,8 @@ def _pages(k_from, kv_start, start, end, nth_pair):
 @gluon.jit
 def _page(k_from, kv_start, key):
     """The page of each key as unsigned 32 bits; what is no int32 becomes 2^32 - 1, which no cache holds."""
-    page = gl.load(k_from[4] + kv_start.to(gl.int64) + key)
+    _ckv_cache, _ckv_page, _kpe_cache, _kpe_page, kv_indices, _num_pages, _nowhere = k_from
+    page = gl.load(kv_indices + kv_start.to(gl.int64) + key)
     if page.dtype == gl.int64:
         page = gl.where((page >= 0) & (page < 2**31), page, -1)
     return page.to(gl.uint32)
@@ -284,7 +285,7 @@ def _largest(rows, WIDTH: gl.constexpr):
 @gluon.jit
 def _key(k_from, page):
     """Where the content and the rotary part of each key begin; a page outside the cache has a rotary part of NaN."""
-    ckv_cache, ckv_page, kpe_cache, kpe_page, _, num_pages, nowhere = k_from
+    ckv_cache, ckv_page, kpe_cache, kpe_page, _kv_indices, num_pages, nowhere = k_from
     inside = page < num_pages.to(gl.uint32)
     # 32 by 32 bits to 64 is one instruction.
     safe = gl.minimum(page, (num_pages - 1).to(gl.uint32)).to(gl.int32).to(gl.int64)
@@ -311,8 +312,9 @@ def _zero(x):
 
 @gluon.jit
 def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
-    filled, emptied = copies[0], copies[1]
-    maxima, weights_ready = exchange[0], exchange[1]
+    """The consumer that scores even blocks and weighs the left half of the columns."""
+    filled, emptied, _query_filled, _query_emptied, _edge, _edge_known = copies
+    maxima, weights_ready, _totals, _totals_ready = exchange
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
     phase = 0
@@ -332,11 +334,7 @@ def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE:
                 zero = _zero(i)
                 x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, POSITIVE)
                 p, m_even = _weigh(x, m, scale, POSITIVE)
-                maxima.index(0).store(m_even)
-                weights = p.to(even[0].dtype)
-                even[2].index(zero).store(weights)
-                fence_async_shared()
-                mbarrier.arrive(weights_ready[0], count=1)
+                weights = _hand_over(m_even, p, even, maxima, weights_ready, 0, zero)
                 total, acc = _rescale(total, acc, m, m_even)
                 total += gl.sum(p, 1)
                 mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
@@ -360,8 +358,9 @@ def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE:
 
 @gluon.jit
 def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
-    filled, emptied, query_emptied = copies[0], copies[1], copies[3]
-    maxima, weights_ready = exchange[0], exchange[1]
+    """The consumer that scores odd blocks and weighs the right half of the columns."""
+    filled, emptied, _query_filled, query_emptied, _edge, _edge_known = copies
+    maxima, weights_ready, _totals, _totals_ready = exchange
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
     phase = 0
@@ -384,11 +383,7 @@ def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE
                 mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
                 x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, POSITIVE)
                 p, m = _weigh(x, m_even, scale, POSITIVE)
-                maxima.index(1).store(m)
-                weights = p.to(even[0].dtype)
-                odd[2].index(zero).store(weights)
-                fence_async_shared()
-                mbarrier.arrive(weights_ready[1], count=1)
+                weights = _hand_over(m, p, odd, maxima, weights_ready, 1, zero)
                 acc = warpgroup_mma_wait(0, deps=[product])
                 mbarrier.arrive(emptied[1], count=1)
                 total, acc = _rescale(total, acc, m_even, m)
@@ -470,6 +465,17 @@ def _weigh(x, m, scale, POSITIVE: gl.constexpr):
         m = gl.maximum(m, gl.max(x, 1))
         p = gl.exp2(x - _shift(m)[:, None])
     return p, m
+
+
+@gluon.jit
+def _hand_over(m, p, block, maxima, weights_ready, SIDE: gl.constexpr, zero):
+    """Give the other consumer the maximum and the weights of a block, which are returned."""
+    maxima.index(SIDE).store(m)
+    weights = p.to(block[0].dtype)
+    block[2].index(zero).store(weights)
+    fence_async_shared()
+    mbarrier.arrive(weights_ready[SIDE], count=1)
+    return weights
 
 
 @gluon.jit

@@ -5,7 +5,7 @@ request (split.py). Where an item goes in the list follows from the row pointers
 of each request that come before, so that programs need not wait for each other and the list has no holes. Items of
 about the same length stay in the order of their requests: programs at work at the same time then share keys.
 
-A second list holds the rows that `short` takes, in order: short.py.
+A second list holds the rows that `short` takes, in order: short.py. listing.py says what stands where.
 
 Row pointers may hold anything. Where those of the queries fall or lead outside, nobody can tell which request owns a
 row, and the list is empty. Where those of the keys fall, nothing is split, as slots would overlap.
@@ -15,22 +15,11 @@ import triton
 import triton.language as tl
 
 from .launch import wait_for_launch
-from .listing import (
-    ITEM_COUNT,
-    NAN_KEY,
-    NAN_PAIRS,
-    ROW,
-    ROW_COUNT,
-    ROWS_TAKEN,
-    SPLITTING,
-    store_item,
-    store_row,
-)
+from .listing import ROW, store_header, store_item, store_row
 from .lookup import existing_keys, extent, find_requests, first_slot, first_tile
 from .split import count_chunks
 
 TILES_PER_PROGRAM = 64
-_NAN_PAIR = tl.constexpr(0x7FFF7FFF)
 
 
 @triton.jit(do_not_specialize=list(range(10)))
@@ -50,9 +39,7 @@ def schedule(
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)
     if program < tile_programs:
-        _list_tiles(
-            qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES
-        )
+        _list_tiles(qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES)
     else:
         request = (program - tile_programs).to(tl.int64)
         _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT)
@@ -63,6 +50,7 @@ def _list_tiles(
     qo, kv, items, rows_at, total_q, batch, num_kv_indices, program,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
+    """TILES tiles (lookup.py): an item each, or a row each of their queries for `short`; program 0 the header too."""
     tile = program.to(tl.int64) * TILES + tl.arange(0, TILES)
     request = find_requests(qo, batch, tile, QUERIES)
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
@@ -80,11 +68,7 @@ def _list_tiles(
         )  # fmt: skip
         if program == 0:
             padding = total_q - tl.load(qo[0] + batch * qo[1]).to(tl.int64)
-            tl.store(items + ITEM_COUNT, tl.where(in_order, count, 0))
-            tl.store(items + SPLITTING, splits.to(tl.int32))
-            tl.store(items + ROW_COUNT, tl.where(in_order, all_short_rows + padding.to(tl.int32), 0))
-            tl.store(items + ROWS_TAKEN, 0)
-            tl.store(items + NAN_KEY + tl.arange(0, NAN_PAIRS), tl.full([NAN_PAIRS], _NAN_PAIR, tl.int32))
+            store_header(items, in_order, count, splits, all_short_rows, padding)
         store_item(
             items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth,
             tl.minimum(q_len - QUERIES * nth, QUERIES), kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start,
@@ -103,6 +87,7 @@ def _list_chunks(
     qo, kv, items, total_q, batch, num_kv_indices, request,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
 ):  # fmt: skip
+    """The items of a request if it is split: each of its tiles over each of its chunks."""
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start

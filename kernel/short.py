@@ -110,13 +110,9 @@ def _attend_row(
     """One row over its first `end` keys, in the smallest tile that takes them; NaN if it sees more."""
     indices = (pages[0] + kv_start * pages[1], pages[1], pages[3])
     if end <= FEW:
-        _attend_once(
-            queries, ckv, kpe, indices, results, row, sees, end, scale, FEW, PIECES, HEADS, CKV, KPE, VECTORS
-        )
+        _attend_once(queries, ckv, kpe, indices, results, row, sees, end, scale, FEW, PIECES, HEADS, CKV, KPE, VECTORS)
     elif end <= ONCE:
-        _attend_once(
-            queries, ckv, kpe, indices, results, row, sees, end, scale, ONCE, PIECES, HEADS, CKV, KPE, VECTORS
-        )
+        _attend_once(queries, ckv, kpe, indices, results, row, sees, end, scale, ONCE, PIECES, HEADS, CKV, KPE, VECTORS)
     else:
         head = tl.arange(0, HEADS).to(tl.int64)
         m, total, acc, exist = attend(

@@ -1,7 +1,7 @@
 """`python -m fuzz` with a suite whose kernels only pretend: no torch, so that a whole run takes a second or two.
 
 The kernel is chosen by --kernel: `right:run`, `wrong:run` (two checks fail), `deadly:run` (a case with x divisible by 5
-kills its process), `hanging:run`, `stillborn:run`, `broken:run` (the judge itself raises), `absent:run`.
+kills its process), `hanging:run`, `stillborn:run`, `broken:run` (the judge itself raises), `refused:run`.
 """
 
 import os
@@ -15,6 +15,7 @@ import fuzz.cluster.command
 import fuzz.cluster.plan
 import fuzz.run
 
+KERNELS = ("right", "wrong", "deadly", "hanging", "stillborn", "broken", "refused")
 TEST = """
 import dataclasses, os, signal, time
 import pytest
@@ -86,9 +87,8 @@ class Property:
 
 def test_kernel(fuzz_run, fuzz_worker, shard):
     kernel = fuzz_run.options.kernel.partition(":")[0]
-    if kernel == "absent":
-        error = UsageError("--kernel absent:run: there is no module 'absent' on the path")
-        refuse(fuzz_run, fuzz_worker, error)
+    if kernel == "refused":
+        refuse(fuzz_run, fuzz_worker, UsageError("--kernel refused:run: refused has no 'run'"))
     if kernel == "stillborn":
         os.kill(os.getpid(), signal.SIGKILL)
     worker = Worker(fuzz_run, fuzz_worker, Property(kernel, fuzz_run.options.claim.without))
@@ -105,8 +105,11 @@ def main() -> None:
         suite.mkdir()
         (suite / "run.ini").write_text((fuzz.run.SUITE / "run.ini").read_text())
         (suite / "test_kernel.py").write_text(TEST)
+        for name in KERNELS:
+            (suite.parent / f"{name}.py").touch()
         os.environ["PRETENDED_SUITE"] = str(suite)
     fuzz.run.SUITE = Path(os.environ["PRETENDED_SUITE"])
+    sys.path.append(str(fuzz.run.SUITE.parent))
     fuzz.cluster.command.PROGRAM = (str(Path(__file__).resolve()),)
     fuzz.cluster.plan.LEAST_UNITS = int(os.environ.get("PRETENDED_UNITS", 8))
 

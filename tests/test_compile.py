@@ -63,13 +63,11 @@ def _compile(capability: int) -> dict[str, dict]:
 
     chosen = plan.plan_for(divmod(capability, 10))
     reports = {
-        "short": _report(short.short, chosen.short_constants(True, "one"), chosen.options(4), capability),
-        "short, all": _report(short.short, chosen.short_constants(True, "all"), chosen.options(4), capability),
-        "prefill": _report(
-            prefill.prefill, chosen.prefill_constants(True), chosen.options(chosen.tile.num_warps), capability
-        ),
-        "lone": _report(lone.lone, chosen.lone_constants(True), chosen.options(chosen.lone.num_warps), capability),
-        "merge": _report(split.merge, chosen.merge_constants, chosen.options(1), capability),
+        "short": _report(short.short, chosen.short_constants(True, "one"), chosen.options("short"), capability),
+        "short, all": _report(short.short, chosen.short_constants(True, "all"), chosen.options("short"), capability),
+        "prefill": _report(prefill.prefill, chosen.prefill_constants(True), chosen.options("prefill"), capability),
+        "lone": _report(lone.lone, chosen.lone_constants(True), chosen.options("lone"), capability),
+        "merge": _report(split.merge, chosen.merge_constants, chosen.options("merge"), capability),
     }
     return reports | (_compile_for_hopper() if capability == 90 else {})
 
@@ -81,14 +79,13 @@ def _compile_for_hopper() -> dict[str, dict]:
     from kernel import plan, prefill_hopper, schedule, short, split
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
-    constants = {"POSITIVE": True, "REGISTERS": prefill_hopper.CONSUMER_REGISTERS}
     return {
-        "schedule": _report(schedule.schedule, listed.schedule_constants, listed.options(4), 90),
-        "short, listed": _report(short.short, listed.short_constants(True, "listed"), listed.options(4), 90),
+        "schedule": _report(schedule.schedule, listed.schedule_constants, listed.options("schedule"), 90),
+        "short, listed": _report(short.short, listed.short_constants(True, "listed"), listed.options("short"), 90),
         "prefill_hopper": _report(
-            prefill_hopper.prefill_hopper, constants, listed.options(4), 90, source_class=GluonASTSource
+            prefill_hopper.prefill_hopper, {"POSITIVE": True}, listed.options("prefill_hopper"), 90, GluonASTSource
         ),
-        "merge, listed": _report(split.merge, listed.merge_constants, listed.options(1), 90),
+        "merge, listed": _report(split.merge, listed.merge_constants, listed.options("merge"), 90),
     }
 
 

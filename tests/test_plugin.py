@@ -220,10 +220,11 @@ def test_a_killed_run_loses_nothing_that_it_had_found(tmp_path):
 
 
 def test_max_failures_ends_the_run_when_that_many_different_failures_are_shrunk(tmp_path):
-    ended = run(tmp_path, "run", "--kernel", "wrong:run", "--max-failures", "1", "--max-time", "60s", "-n", "0")
+    limits = ("--max-failures", "1", "--max-time", "60s", "--seed", "1", "-n", "0")
+    ended = run(tmp_path, "run", "--kernel", "wrong:run", *limits)
     assert ended.returncode == 1
     said = summary(tmp_path)
-    assert said["stopped"] == "1 failures found" and said["elapsed_s"] < 30
+    assert said["stopped"] == "1 failure found" and said["elapsed_s"] < 30
     assert "output-interior" in {failure["bucket"] for failure in said["failures"]}
 
 
@@ -236,10 +237,18 @@ def test_a_judge_that_raises_is_an_error_and_no_failure_of_the_kernel(tmp_path):
 
 
 def test_a_kernel_that_cannot_be_loaded_is_one_line_and_exit_status_2(tmp_path):
-    ended = run(tmp_path, "run", "--kernel", "absent:run", "-n", "2")
+    ended = run(tmp_path, "run", "--kernel", "refused:run", "-n", "2")
     assert ended.returncode == 2
-    assert "--kernel absent:run: there is no module 'absent' on the path" in ended.stdout
-    assert summary(tmp_path)["errors"] == ["--kernel absent:run: there is no module 'absent' on the path"]
+    said = "--kernel refused:run: refused has no 'run'"
+    assert ended.stdout.count(said) == 1 and "mla-fuzz: the run could not be done" in ended.stdout
+    assert summary(tmp_path)["errors"] == [said]
+
+
+def test_a_kernel_that_is_not_there_is_said_before_anything_begins(tmp_path):
+    ended = run(tmp_path, "run", "--kernel", "absent:run", "-n", "2")
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr == "Exit: mla-fuzz: --kernel absent:run: there is no module 'absent' on the path\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_workers_that_die_while_the_kernel_is_loaded_end_the_run(tmp_path):

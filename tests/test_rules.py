@@ -20,7 +20,7 @@ from fuzz.rules.comparison import Comparison
 from fuzz.rules.emulation import CORRECT, FAULTS, truncated
 from fuzz.rules.inputs import STRATA, SUITES
 from fuzz.rules.ours import accepts
-from fuzz.rules.report import best_without_false_alarms, render
+from fuzz.rules.report import render
 from fuzz.rules.table import ALL_RULES, judge_all, score
 from fuzz.target import Function
 from reference import float64
@@ -211,7 +211,6 @@ def judgements():
 def test_our_rule_raises_no_false_alarm_and_kills_most(judgements):
     for rule in ALL_RULES[-2:]:
         assert rule.name.startswith("ours") and score(judgements, rule).alarms == 0
-    assert best_without_false_alarms(judgements).name == "ours"
     assert max(ALL_RULES, key=lambda rule: score(judgements, rule).kills).name == "ours"
 
 

@@ -116,5 +116,5 @@ def test_what_cannot_be_run_is_refused(saved, value, complaint):
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"--kernel .*absent.json: No such file or directory"):
+    with pytest.raises(UsageError, match=r"--kernel .*absent.json: there is no file"):
         load(str(tmp_path / "absent.json"))

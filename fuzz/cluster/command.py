@@ -32,6 +32,7 @@ from fuzz.options import Options, UsageError
 from fuzz.progress import open_display, terminal_stream
 from fuzz.resume import CLUSTER, changed, check_options
 from fuzz.run import Run
+from fuzz.spec import located
 from fuzz.summary import write_results
 from fuzz.totals import Totals
 
@@ -142,6 +143,7 @@ class _Session:
             check_options(self.values)
             options = outdir.load(directory)[0].options
             address, plan = _load_plan(directory)
+        located(options.kernel)
         if options.database:
             corpus.require()
         most = None if self.workers == "auto" else int(self.workers)

@@ -19,6 +19,7 @@ from fuzz.dumps import Dumps
 from fuzz.progress import Display
 from fuzz.run import Run
 from fuzz.watch import DUMP_INTERVAL, GRACE, INTERVAL, LAST_GRACE
+from fuzz.words import counted
 
 # Seconds between two news of a shard, for each shard that is at work: a driver has a few hundred of them a second to
 # take in.
@@ -221,7 +222,7 @@ class Driver:
             if self._cannot_be_done():
                 self._stop("now", "error")
             elif options.max_failures is not None and totals.distinct() >= options.max_failures:
-                self._stop("finish", f"{options.max_failures} failures found")
+                self._stop("finish", f"{counted(options.max_failures, 'failure')} found")
             elif self._run.deadline is not None and now > self._run.deadline:
                 self._stop("now", "time limit")
             elif now > self._heard + PATIENCE:

@@ -28,7 +28,6 @@ _ROWS = "tl.minimum(tl.minimum(q_first + QUERIES, q_end), total_q)"
 _NO_KEYS = "store_rows(results[0], results[1], nothing, nothing, weighted, query, live, HEADS, CKV, VECTORS)"
 _FAR = "row >= 2**31 or other >= 2**31"
 _MISALIGNED = f"tensor.data_ptr() % 16 or row % 8 or other % 8 or {_FAR}"
-_HERE = "_launch_here(kernel, programs, device, variant, tensors, numbers, constants, options)"
 _EXISTING = "tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len)"
 _SHORT_SEES = "tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)"
 _SHORT_MASK = "x = tl.where((first + nth < end)[None, :], x, -float('inf'))"
@@ -420,10 +419,10 @@ lse.copy_(known[key][1])
          "torch.zeros((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device)",
          equivalent="zeros in place of uninitialised memory: nothing unwritten is read"),
     _one("default stream", "F29", "SageAttention PR #371, tilelang #89",
-         "_launch_here", "driver.active.get_current_stream(device.index)",
+         "launch", "driver.active.get_current_stream(device.index)",
          "torch.cuda.default_stream(device).cuda_stream", where=GPU, shown_by="the checks side-stream and graph"),
     _one("no device guard", "F29", "Liger-Kernel #1303, Triton #2441",
-         "launch", f"with torch.cuda.device(device):\n    {_HERE}", _HERE, where=GPUS,
+         "launch", "device.index != torch.cuda.current_device()", "False", where=GPUS,
          shown_by="the check other-device"),
     _one("variants not told apart by dtype", "F27", "Triton #1242, vLLM #41871",
          "_launch", "(q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)",

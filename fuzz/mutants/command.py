@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.document import put
-from fuzz.machine import auto_workers, choose_device, prepare_worker, visible_gpus
+from fuzz.machine import auto_workers, check_workers, choose_device, prepare_worker, visible_gpus
 from fuzz.mutants.mutant import GROUPS, JUDGE, NAMED
-from fuzz.options import UsageError, duration, names, positive, seed
+from fuzz.options import UsageError, duration, names, positive, reported, seed, workers
 
 COMMAND = "python -m fuzz mutants"
 OUT = Path("mutant-results")
@@ -31,16 +31,16 @@ def add_command(commands: Any) -> None:
         "mutants", help="score the suite on planted faults", description=DESCRIPTION, epilog=EPILOG
     )
     add = parser.add_argument
-    add("--only", metavar="NAME,...", type=names, default=(), help="these mutants")
+    add("--only", metavar="NAME,...", type=reported(names), default=(), help="these mutants")
     add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, JUDGE), help=GROUPS_HELP)
     add("--rules", action="store_true", help="have published suites' rules judge them, on inputs like their own")
-    add("--sample", metavar="N", type=positive, help="N of each group, always the same ones")
-    add("--max-cases", metavar="N", type=positive, default=300, help="cases for a mutant (300)")
-    add("--max-time", metavar="TIME", type=duration, help="begin no mutant after that: 90s, 10m, 2h")
-    add("--seed", metavar="N", type=seed, default=0, help="of the cases (0)")
-    add("--strata", metavar="NAME,...", type=names, default=(), help="draw these strata only")
+    add("--sample", metavar="N", type=reported(positive), help="N of each group, always the same ones")
+    add("--max-cases", metavar="N", type=reported(positive), default=300, help="cases for a mutant (300)")
+    add("--max-time", metavar="TIME", type=reported(duration), help="begin no mutant after that: 90s, 10m, 2h")
+    add("--seed", metavar="N", type=reported(seed), default=0, help="of the cases (0)")
+    add("--strata", metavar="NAME,...", type=reported(names), default=(), help="draw these strata only")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("-n", dest="workers", metavar="N", default="auto", help="processes: a number, or auto")
+    add("-n", dest="workers", metavar="N", type=reported(workers), default="auto", help="processes: a number, or auto")
     add("--write", metavar="FILE", type=Path, help="also put the tables into this document: docs/mutants.md")
     add("--out", metavar="DIR", type=Path, default=OUT, help=f"for mutants.json and mutants.md ({OUT})")
     add("--resume", action="store_true", help="keep what an earlier run in --out found on the same sources and cases")
@@ -51,7 +51,10 @@ def run(parsed: argparse.Namespace) -> int:
     """Run the mutants that were asked for; returns the exit status."""
     gpus = visible_gpus()
     device = choose_device(parsed.device, gpus)
-    workers = auto_workers(device, gpus) if parsed.workers == "auto" else int(parsed.workers)
+    processes = auto_workers(device, gpus)
+    if parsed.workers != "auto":
+        check_workers(parsed.workers)
+        processes = max(1, int(parsed.workers))
     prepare_worker(device, gpus, 0, os.environ)
     # After the environment is set: these import torch and Triton.
     from fuzz.mutants import session
@@ -60,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
     began = time.monotonic()
     try:
         score = session.judged_by_rules if parsed.rules else session.fuzzed
-        report = score(parsed, device, workers, began)
+        report = score(parsed, device, processes, began)
     except StaleEdit as error:
         raise UsageError(str(error)) from error
     if parsed.write is not None:

@@ -22,8 +22,8 @@ REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 SKIPPED_FUNCTIONS = ("run", "_run_on_gpu")
 # What a GPU alone runs: functions, and what follows this condition.
 ON_A_GPU = (
-    "_launch_listed", "plan_for", "Plan.items", "Plan.schedule_constants", "find_requests", "count_chunks",
-    "is_split_in_list",
+    "_launch_listed", "plan_for", "Plan.options", "Plan.items", "Plan.schedule_constants", "find_requests",
+    "count_chunks", "is_split_in_list",
 )  # fmt: skip
 LISTED = "LISTED"
 SPEED = ("num_stages", "num_warps", "do_not_specialize")

@@ -29,14 +29,13 @@ _FENCE = "fence_async_shared()"
 _PRODUCT = "acc = warpgroup_mma_wait(0, deps=[product])"
 
 _HANDING_OVER = (
-    _dropped("even weights not fenced", "_left", _FENCE, after="mbarrier.arrive(weights_ready[0], count=1)"),
-    _dropped("odd weights not fenced", "_right", _FENCE, after="mbarrier.arrive(weights_ready[1], count=1)"),
+    _dropped("weights not fenced", "_hand_over", _FENCE),
     _dropped("even keys not fenced", "_even_scores_half", _FENCE),
     _dropped("even keys not waited for", "_even_scores_half", "mbarrier.wait(filled[0], phase, pred=wanted)"),
     _dropped("odd rotary keys not waited for", "_odd_scores", "mbarrier.wait(filled[2], phase)"),
     _dropped("even weights not waited for", "_right", "mbarrier.wait(weights_ready[0], phase)"),
     _dropped("odd weights not waited for", "_left", "mbarrier.wait(weights_ready[1], phase)"),
-    _dropped("end of the run not waited for", "_begin", "mbarrier.wait(edge_known, tile_phase)"),
+    _dropped("end of the run not waited for", "_begin", "mbarrier.wait(edge_known, phase)"),
     _dropped("denominator not waited for", "_whole_total", "mbarrier.wait(totals_ready[1 - SIDE], phase)"),
     _dropped("even keys copied over", "_gather", "mbarrier.wait(emptied[1], phase)"),
     _dropped("queries copied over", "_gather", "mbarrier.wait(query_emptied, query_phase)"),

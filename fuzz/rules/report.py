@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fuzz.rules.comparison import Rule
 from fuzz.rules.table import ALL_RULES, Judgement, score
 
 
@@ -50,9 +49,3 @@ def _by_fault(judgements: Sequence[Judgement]) -> str:
 def _table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def best_without_false_alarms(judgements: Sequence[Judgement]) -> Rule:
-    """The rule that kills most among those that reject no correct kernel."""
-    quiet = [rule for rule in ALL_RULES if not score(judgements, rule).alarms]
-    return max(quiet, key=lambda rule: score(judgements, rule).kills)
