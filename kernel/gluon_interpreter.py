@@ -55,7 +55,7 @@ def _replacement(value: Any) -> Any:
 def _rewritten(function: JITFunction[Any], names: dict[str, Any]) -> Callable[..., Any]:
     """A function as the interpreter takes it, with other globals."""
     body = types.FunctionType(function.fn.__code__, names, function.fn.__name__, function.fn.__defaults__)
-    rewritten = interpreter.FunctionRewriter(body).rewrite_ast()
+    rewritten: Callable[..., Any] = interpreter.FunctionRewriter(body).rewrite_ast()
     rewritten.__annotations__ = function.fn.__annotations__
     return rewritten
 
