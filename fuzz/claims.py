@@ -22,6 +22,7 @@ OURS = "kernel:run"
 # by the spec of --kernel
 CLAIMS = {
     OURS: Claim("hardened"),
+    "kernel.emulated:run": Claim("hardened"),
     "fuzz.adapters.flashinfer_mla:run": Claim("definition", profile="flashinfer"),
     "fuzz.adapters.sglang_extend:run": Claim("serving", without=("lse", "masked-rows", "padding", "stream-ordered")),
     "fuzz.adapters.torch_sdpa:run": Claim("serving", without=("lse", "stream-ordered")),

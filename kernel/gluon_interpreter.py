@@ -270,13 +270,18 @@ _SAME = frozenset(
 )  # fmt: skip
 _REPLACED: dict[int, Any] = {
     id(gl): _Language(),
-    id(gl.barrier): lambda: None,
     id(async_copy): types.SimpleNamespace(mbarrier_arrive=_copies_arrive),
-    id(async_copy.async_copy_global_to_shared): _copy,
     id(hopper.mbarrier): types.SimpleNamespace(
         init=_init, arrive=_arrive, wait=_wait, MBarrierLayout=hopper.mbarrier.MBarrierLayout
     ),
     id(hopper.fence_async_shared): lambda: _team().fence(),
     id(hopper.warpgroup_mma): _multiply,
     id(hopper.warpgroup_mma_wait): _wait_products,
+    # As Triton 3.6 and later versions call them.
+    **{id(getattr(gl, name)): lambda: None for name in ("barrier", "thread_barrier") if hasattr(gl, name)},
+    **{
+        id(getattr(async_copy, name)): _copy
+        for name in ("async_copy_global_to_shared", "async_load")
+        if hasattr(async_copy, name)
+    },
 }
