@@ -7,5 +7,8 @@ interpreter.switch_on_without_gpu()
 
 from .contract import CONTRACTS, DEFINITION, PROMISES, Inputs, check_inputs  # noqa: E402
 from .host import run  # noqa: E402
+from .paths import path_of  # noqa: E402
+
+run.variant = path_of  # type: ignore[attr-defined]  # functions have attributes
 
 __all__ = ["CONTRACTS", "DEFINITION", "PROMISES", "Inputs", "check_inputs", "run"]

@@ -4,10 +4,13 @@ Triton's interpreter runs the Gluon kernel from the source that the GPU's compil
 share memory (gluon_interpreter.py).
 """
 
+import functools
+
 import torch
 
 from . import host
 from .contract import Inputs
+from .paths import path_of
 from .plan import plan_emulated
 
 
@@ -34,3 +37,6 @@ def run(
         raise RuntimeError("kernel.emulated runs in Triton's interpreter: set TRITON_INTERPRET=1 before the import")
     inputs = Inputs(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale)
     return host.call(inputs, output, lse, plan_emulated)
+
+
+run.variant = functools.partial(path_of, plan_for=plan_emulated)  # type: ignore[attr-defined]  # functions have attributes

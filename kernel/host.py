@@ -99,15 +99,21 @@ def _run_on_gpu(
     )
 
 
+def plan_of(plan_for: PlanFor, inputs: Inputs, *results: torch.Tensor) -> tuple[Plan, bool]:
+    """The plan of a call, and whether rows move in 16-byte pieces. Results that are not given are contiguous."""
+    vectors = _in_vectors(inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache, *results)
+    positions, num_pages = max(inputs.total_q, inputs.num_kv_indices), inputs.num_pages
+    fits = 0 < num_pages < 2**31 and positions < 2**30 and inputs.kv_indices.stride(0) == 1
+    return plan_for(inputs.device, vectors and fits), vectors
+
+
 def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: PlanFor) -> None:
     """Launch what computes a call of at least one row: which kernels and how many programs, shapes alone decide."""
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     num_pages = inputs.num_pages
-    vectors = _in_vectors(q_nope, q_pe, ckv, kpe, output)
-    fits = 0 < num_pages < 2**31 and max(total_q, num_kv_indices) < 2**30 and kv_indices.stride(0) == 1
-    plan = plan_for(device, vectors and fits)
+    plan, vectors = plan_of(plan_for, inputs, output)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
@@ -118,6 +124,7 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: P
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
         *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
+    # `lse` also stands for scratch without slots and for a list where there is none: no kernel looks at those.
     longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
     if not (plan.listed and longer):
         rows, programs = plan.short_programs(total_q)
@@ -128,7 +135,6 @@ def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: P
     if not longer:
         return
     slots = plan.slots(num_kv_indices)
-    # Without slots nothing is written to scratch, and any float32 tensor will do.
     scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
     if plan.listed:

@@ -28,10 +28,11 @@ def test_cases_are_kept_once_for_each_kernel_and_check_the_shortest_first():
 def test_entries_that_are_none_are_forgotten(entry):
     database = InMemoryExampleDatabase()
     known = Recall("a.py:run", database)
-    database.save(known._key, entry)
     known.remember("lse", {"x": 1})
+    [key] = database.data
+    database.save(key, entry)
     assert list(known.known()) == [("lse", {"x": 1})]
-    assert len(list(database.fetch(known._key))) == 1
+    assert len(list(database.fetch(key))) == 1
 
 
 def test_without_a_database_nothing_is_known():

@@ -21,7 +21,7 @@ from fuzz.sanitizer import process, tool
 from fuzz.sanitizer.exact import elements, exact_copy
 from fuzz.sanitizer.handover import Places, of_loaded, set_aside
 from fuzz.sanitizer.log import Report, parse
-from fuzz.sanitizer.outside import SMALL, Named, Sanitized, _Done, _Part
+from fuzz.sanitizer.outside import SMALL, Named, Sanitized, _Done
 from fuzz.sanitizer.work import SanitizedWorker
 from fuzz.shrink import Search
 from fuzz.strata.strategy import excluded
@@ -285,17 +285,22 @@ def test_a_hand_over_is_no_failure_and_is_noted(pretended, tmp_path):
 
 
 class Known(Sanitized):
-    """One that knows what is seen of which cases together, and notes what it looks at."""
+    """One that knows what is seen of which cases together, and notes what it looks at. `dies`: what is seen ends the
+    context of the last case."""
 
-    def __init__(self, seen):
+    def __init__(self, seen, dies=False):
         super().__init__("memcheck", Named("-", PROFILES["default"]), CONTRACTS["serving"], "cpu", "-")
         object.__setattr__(self, "seen", seen)
+        object.__setattr__(self, "dies", dies)
         object.__setattr__(self, "looked", [])
 
     def _run(self, cases, until, also=frozenset()):
         self.looked.append(len(cases))
-        report = parse(OUT_OF_BOUNDS if self.seen(cases) else "========= ERROR SUMMARY: 0 errors")
-        return _Done([Verdict(case, {"alive": None}) for case in cases], report, {})
+        seen = self.seen(cases)
+        verdicts = [Verdict(case, {"alive": None}) for case in cases]
+        if seen and self.dies:
+            verdicts[-1].add("alive", Finding("alive", "unspecified launch failure", cause="cuda-error"))
+        return _Done(verdicts, parse(OUT_OF_BOUNDS if seen else "========= ERROR SUMMARY: 0 errors"), {})
 
 
 @pytest.mark.parametrize("place", [0, 5, 9])
@@ -309,13 +314,10 @@ def test_an_error_is_traced_to_its_case_by_halves(place):
 
 
 def test_where_memcheck_ended_the_context_the_last_case_comes_first():
-    rig = Known(lambda among: CASES[2] in among)
-    outcome = rig._run(CASES, soon())
-    outcome.verdicts[-1].add("alive", Finding("alive", "unspecified launch failure", cause="cuda-error"))
-    rig.looked.clear()
-    assert rig._narrowed(CASES, _Part.of(0, outcome), soon()).first == 2 and rig.looked == [1]
-    rig._add_error(outcome.verdicts[-1], outcome.report, 1)
-    assert [finding.check for finding in outcome.verdicts[-1].findings] == ["memcheck"]
+    rig = Known(lambda among: CASES[2] in among, dies=True)
+    verdicts = rig.batch(CASES, soon())
+    assert rig.looked == [3, 1]
+    assert [[finding.check for finding in verdict.findings] for verdict in verdicts] == [[], [], ["memcheck"]]
 
 
 def test_an_error_of_no_single_case_is_not_lost():

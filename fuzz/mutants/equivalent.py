@@ -33,7 +33,8 @@ EQUIVALENT: dict[str, str] = {
 
 # A GPU alone can show these.
 ON_A_GPU: dict[str, str] = {
-    "_launch: kv_indices.stride(0) == 1 -> kv_indices.stride(0) != 1": "decides between two kernels of a GPU",
+    "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) != 1": "decides between two kernels of a "
+    "GPU",
     "find_request: stop - low + WIDTH - 1 -> stop - low + WIDTH - 2": "misses the last of 513 candidates, as there are "
     "with 65,536 requests; the last of 129 is the padding",
     "first_unsound_key: pages[2] - 1 -> pages[2] + 1": "reads two rows past the cache and does not use them: for "
