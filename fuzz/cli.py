@@ -15,7 +15,8 @@ from fuzz.cluster.command import run as run_on_cluster
 from fuzz.machine import check_workers
 from fuzz.mutants import command as mutants
 from fuzz.names import check_packages
-from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given, reported, workers
+from fuzz.options import ALL, WORKERS_VARIABLE, UsageError, add_options, given
+from fuzz.parsers import reported, workers
 from fuzz.run import SUITE
 
 EPILOG = """\

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fuzz.coverage import table
-from fuzz.options import TABLE, WHOLE, without_password
+from fuzz.options import TABLE, WHOLE
+from fuzz.parsers import without_password
 from fuzz.run import Run
 from fuzz.summary import replay_command
 from fuzz.totals import Totals

@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from hypothesis.database import ExampleDatabase
 
-from fuzz.options import UsageError, without_password
+from fuzz.options import UsageError
+from fuzz.parsers import without_password
 
 KEPT = timedelta(days=90)  # after the last run that asked for the cases of its kernel
 TIMEOUT = 2.0  # seconds

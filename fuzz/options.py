@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.claims import CLAIMS, OURS, Claim
+from fuzz.parsers import duration, names, one_of, positive, redis_url, reported, seed
 
 # The tools of compute-sanitizer, each a check of that name (`fuzz.sanitizer`).
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -90,28 +91,6 @@ class Options:
         return cls(**{**values, **tuples, "shard": Shard(**values["shard"]), "out": Path(values["out"])})
 
 
-def duration(text: str) -> float:
-    """Seconds in '90s', '10m', '8h', '1h30m' or '45' (seconds)."""
-    match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is not a time; write 90s, 10m, 8h or 1h30m")
-    hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    total = 3600 * hours + 60 * minutes + seconds
-    if total <= 0:
-        raise ValueError(f"{text!r} leaves no time at all")
-    return total
-
-
-def positive(text: str) -> int:
-    """A whole number of at least one."""
-    return _whole(text, least=1)
-
-
-def seed(text: str) -> int:
-    """A whole number that is not negative."""
-    return _whole(text, least=0)
-
-
 def shard(text: str) -> Shard:
     """A shard as 'i/n' with i from 0 to n - 1."""
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
@@ -121,54 +100,6 @@ def shard(text: str) -> Shard:
     if index >= count:
         raise ValueError(f"there is no shard {index} of {count}, they count from 0")
     return Shard(index, count)
-
-
-def redis_url(text: str) -> str:
-    """The address of a Redis server."""
-    if re.fullmatch(r"rediss?://[^\s/]+(/\d+)?", text) is None:
-        raise ValueError(f"{text!r} is not the address of a Redis server; write redis://HOST:PORT")
-    return text
-
-
-def without_password(text: str) -> str:
-    """A text as it may be shown, if there are addresses in it."""
-    return re.sub(r"(rediss?://)[^\s/@]*@", r"\1...@", text)
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated list."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
-        raise ValueError("a comma-separated list of names is needed")
-    return found
-
-
-def workers(text: str) -> str:
-    """`auto`, or a number of worker processes, as it is written."""
-    if text != "auto" and not text.isdecimal():
-        raise ValueError(f"{text!r} is neither auto nor a number")
-    return text
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    """A parser that accepts the choices alone."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
-        return text
-
-    return parse
-
-
-def _whole(text: str, *, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
-    if value < least:
-        raise ValueError(f"{value} is less than {least}")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +199,6 @@ def add_options(add: Callable[..., Any]) -> None:
             default=None,
             help=f"{option.help} [{option.variable}]",
         )
-
-
-def reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The parser with its reason kept: argparse shows the text of an ArgumentTypeError, but not of a ValueError."""
-    import argparse
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
 
 
 def given(

@@ -11,8 +11,9 @@ import pytest
 from fuzz import machine
 from fuzz.claims import Claim
 from fuzz.cli import main
-from fuzz.options import TABLE, Options, Shard, UsageError, duration, given
+from fuzz.options import TABLE, Options, Shard, UsageError, given
 from fuzz.outdir import occupied
+from fuzz.parsers import duration
 from kernel.contract import CONTRACTS
 from reference.profile import PROFILES
 from tests.report_runs import Written

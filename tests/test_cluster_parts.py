@@ -18,7 +18,8 @@ from fuzz.cluster.engine import Lost, processes, room
 from fuzz.cluster.gather import KNOWN, Gathered
 from fuzz.cluster.host import Host, News, Order
 from fuzz.cluster.plan import ENDLESS, LEAST_UNITS, MOST_UNITS, Plan, command, divide, part
-from fuzz.options import Options, Shard, redis_url, without_password
+from fuzz.options import Options, Shard
+from fuzz.parsers import redis_url, without_password
 from fuzz.run import Run
 from fuzz.units import CASES
 from tests.redis_server import redis_server

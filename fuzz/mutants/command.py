@@ -12,7 +12,8 @@ from typing import Any
 from fuzz.document import put
 from fuzz.machine import auto_workers, check_workers, choose_device, prepare_worker, visible_gpus
 from fuzz.mutants.mutant import GROUPS, JUDGE, NAMED
-from fuzz.options import UsageError, duration, names, positive, reported, seed, workers
+from fuzz.options import UsageError
+from fuzz.parsers import duration, names, positive, reported, seed, workers
 
 COMMAND = "python -m fuzz mutants"
 OUT = Path("mutant-results")
