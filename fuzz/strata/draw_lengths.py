@@ -9,7 +9,7 @@ from fuzz.strata.choices import Choices
 from fuzz.strata.lengths import (
     BLOCKS,
     CHUNKS,
-    CROWD,
+    CROWDS,
     GRID_LIMIT,
     INT32_ROWS,
     LONG,
@@ -205,7 +205,8 @@ def _splits(d: _Drawing) -> list[Run]:
 
 def _crowd(d: _Drawing) -> list[Run]:
     """The last request is the one that is hard to find."""
-    return [(d.integer(CROWD + 1, CROWD + 9), 0, d.one_of((0, 1))), d.request(2)]
+    crowd = d.one_of(CROWDS)
+    return [(d.integer(crowd + 1, crowd + 9), 0, d.one_of((0, 1))), d.request(2)]
 
 
 def _server(d: _Drawing) -> list[Run]:

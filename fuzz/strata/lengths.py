@@ -23,7 +23,7 @@ SHORT = (16, 128)
 # queries where there are many keys
 CHUNKS, LONG_CHUNKS = (128, 256), (512, 1024)
 MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
-CROWD = 128
+CROWDS = (31, 128)  # candidates that a search of our kernel looks at at once: of a row's request, of a tile's
 GRID_LIMIT = 65_535
 INT32_ROWS = (1 << 31) // (16 * 512)
 
@@ -180,9 +180,9 @@ LENGTHS = {
         holds=lambda runs: any(q <= MOST_SPLIT and _at_chunk(q, kv) for q, kv in _live(runs)),
     ),
     "crowd": Lengths(
-        doc="more than 128 requests, most without queries: a search that looks at 128 at once takes a second step",
+        doc="more than 31 or 128 requests, most without queries: a search that looks at so many takes a second step",
         source="F11, F28; FlashInfer #3125",
-        holds=lambda runs: batch(runs) > CROWD,
+        holds=lambda runs: batch(runs) > CROWDS[0],
     ),
     "server": Lengths(
         doc="the lengths of one of FlashInfer-Bench's 38 workloads: what servers send",

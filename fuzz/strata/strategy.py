@@ -18,7 +18,7 @@ from fuzz.case import FAMILIES, NAMED, Case, promises_needed
 from fuzz.strata.choices import Choices
 from fuzz.strata.draw_lengths import draw_runs
 from fuzz.strata.faults import FAULTS, FOUND_BY_REPETITION
-from fuzz.strata.lengths import CHUNKS, CROWD, GRID_LIMIT, INT32_ROWS, LONG, Runs, labels, server_lengths, tiles
+from fuzz.strata.lengths import CHUNKS, CROWDS, GRID_LIMIT, INT32_ROWS, LONG, Runs, labels, server_lengths, tiles
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _least(family: str, name: str) -> Case:
 _LEAST: dict[str, Runs] = {
     "masked-rows": ((1, 2, 1),),
     "splits": ((1, 1, CHUNKS[0]),),
-    "crowd": ((CROWD + 1, 0, 0),),
+    "crowd": ((CROWDS[0] + 1, 0, 0),),
     "server": min(server_lengths().values(), key=tiles),
     "many-requests": ((GRID_LIMIT + 1, 0, 0), (1, 1, 1)),
     "long-context": ((1, 1, LONG),),
