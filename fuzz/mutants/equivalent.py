@@ -1,43 +1,316 @@
-"""Generated mutants that are not run, by name, each with the reason."""
+"""Generated mutants that are not run: names by the reason."""
 
 # Nothing can tell these from the original.
-EQUIVALENT: dict[str, str] = {
-    "_attend_once: -1 -> -2": "the page of a key past the last: 2^32 - 2 is outside any cache too",
-    "find_row: tl.minimum(step, count - step * nth) -> step": "past the end comes the last entry again: what is found "
-    "there is the padding, as before",
-    "lone: q_start + nth + head * 0 -> q_start + nth - head * 0": "0 is added or taken away",
-    "page_id: -1 -> -2": "2^32 - 2 is outside any cache too",
-    "page_id: 2 ** 31 -> 2 ** 32": "2^31 to 2^32 - 1 are outside the cache as they are: none holds 2^31 pages",
-    "page_id: page < 2 ** 31 -> page <= 2 ** 31": "2^31 is outside the cache as it is: none holds as many pages",
-    "split_length: 8 * CHUNK -> 9 * CHUNK": "another length from which on chunks are longer; all launches go by it",
-    "_tile: (total != total).to(tl.int32) -> total != total": "`tl.max` widens what is narrower than 32 bits itself",
-    "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS": "a head is below 16, and the "
-    "strides that it is multiplied by are 64-bit",
-    "attend: p.to(kp.dtype) -> p": "weights that are not rounded are closer than the bound allows for; a GPU's "
-    "compiler refuses the product of two dtypes",
-    "attend: tl.minimum(sees, end) -> sees": "both callers pass rows that see no more than `end` keys",
-    "attend: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)": "a row "
-    "that has seen nothing: -inf less any number is -inf, of weight 0",
-    "extent: tl.load(kv[0] + after * kv[1]).to(tl.int64) -> tl.load(kv[0] + after * kv[1])": "kv_start, which is taken "
-    "from it, has 64 bits",
-    "_merged_lse: 0.0 -> 1.0 (2)": "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf",
-    "prefill: spoilt & (least < end) -> spoilt | (least < end)": "where no row of the tile is spoilt no key of it is, "
-    "where all rows see the same keys none is looked at: none is found, and nothing is done again",
-    "prefill: tl.minimum(tl.maximum(prefix + (q_stop - q_start), 0), kv_len) -> tl.maximum(prefix + (q_stop - "
-    "q_start), 0)": "q_stop is q_end at most, so that this is kv_len at most",
-    "store_rows: tl.where(total == 0, -float('inf'), m + tl.log2(total)) -> m + tl.log2(total)": "log2(0) is -inf, and "
-    "m is 0 or -inf where total is 0",
-    "store_rows: tl.where(total == 0, 0.0, 1 / total) -> tl.where(total == 0, 1.0, 1 / total)": "where total is 0, the "
-    "weighted sum is 0 too",
+_SAME: dict[str, tuple[str, ...]] = {
+    "the page of a key past the last: 2^32 - 2 is outside any cache too": ("_attend_once: -1 -> -2",),
+    "past the end comes the last entry again: what is found there is the padding, as before": (
+        "find_row: tl.minimum(step, count - step * nth) -> step",
+        "find_row: count - step * nth -> count + step * nth",
+        "find_row: batch + 1 -> batch + 2",
+        "find_row: probe < low + count -> probe <= low + count",
+    ),
+    "0 is added or taken away": (
+        "lone: q_start + nth + head * 0 -> q_start + nth - head * 0",
+        "lone: end + head * 0 -> end - head * 0",
+        "_attend_row: row + head * 0 -> row - head * 0",
+        "_attend_row: row + head * 0 -> row - head * 0 (2)",
+        "_attend_row: end + head.to(tl.int32) * 0 -> end - head.to(tl.int32) * 0",
+    ),
+    "2^32 - 2 is outside any cache too": ("page_id: -1 -> -2",),
+    "2^31 to 2^32 - 1 are outside the cache as they are: none holds 2^31 pages": ("page_id: 2 ** 31 -> 2 ** 32",),
+    "2^31 is outside the cache as it is: none holds as many pages": ("page_id: page < 2 ** 31 -> page <= 2 ** 31",),
+    "another length from which on chunks are longer; all launches go by it": ("split_length: 8 * CHUNK -> 9 * CHUNK",),
+    "`tl.max` widens what is narrower than 32 bits itself": ("_tile: (total != total).to(tl.int32) -> total != total",),
+    "a head is below 16, and the strides that it is multiplied by are 64-bit": (
+        "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS",
+    ),
+    "both callers pass rows that see no more than `end` keys": ("attend: tl.minimum(sees, end) -> sees",),
+    "a row that has seen nothing: -inf less any number is -inf, of weight 0": (
+        "attend: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
+    ),
+    "kv_start, which is taken from it, has 64 bits": (
+        "extent: tl.load(kv[0] + after * kv[1]).to(tl.int64) -> tl.load(kv[0] + after * kv[1])",
+    ),
+    "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf": (
+        "_merged_lse: 0.0 -> 1.0 (2)",
+    ),
+    "where no row of the tile is spoilt no key of it is, where all rows see the same keys none is looked at: none "
+    "is found, and nothing is done again": ("prefill: spoilt & (least < end) -> spoilt | (least < end)",),
+    "q_stop is q_end at most, so that this is kv_len at most": (
+        "prefill: tl.minimum(tl.maximum(prefix + (q_stop - q_start), 0), kv_len) -> tl.maximum(prefix + (q_stop - "
+        "q_start), 0)",
+    ),
+    "log2(0) is -inf, and m is 0 or -inf where total is 0": (
+        "store_rows: tl.where(total == 0, -float('inf'), m + tl.log2(total)) -> m + tl.log2(total)",
+    ),
+    "where total is 0, the weighted sum is 0 too": (
+        "store_rows: tl.where(total == 0, 0.0, 1 / total) -> tl.where(total == 0, 1.0, 1 / total)",
+        "_attend_once: tl.where(total == 0, 0.0, 1 / total) -> tl.where(total == 0, 1.0, 1 / total)",
+    ),
+    "the same number in more bits or fewer, which hold it; what it is added to or multiplied by has 64": (
+        "attend: (pages[2] - 1).to(tl.uint32) -> pages[2] - 1",
+        "first_unsound_key: (pages[2] - 1).to(tl.uint32) -> pages[2] - 1",
+        "attend: highest.to(tl.int64) -> highest",
+        "key_places: page.to(tl.int32).to(tl.int64) -> page.to(tl.int32)",
+        "key_places: page.to(tl.int32) -> page",
+        "key_places: cache[1].to(tl.int32).to(tl.int64) -> cache[1].to(tl.int32)",
+        "key_places: cache[1].to(tl.int32) -> cache[1]",
+        "key_places: page.to(tl.int64) -> page",
+        "lone: (program - slots).to(tl.int64) -> program - slots",
+        "lone: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
+        "lone: (end + head * 0).to(tl.int32) -> end + head * 0",
+        "lone: start.to(tl.int32) -> start",
+        "lone: end.to(tl.int32) -> end",
+        "_tile: tl.minimum(sees, end).to(tl.int32) -> tl.minimum(sees, end)",
+        "_tile: end.to(tl.int32) -> end",
+        "store_rows: (tl.arange(0, total.shape[0]) % HEADS).to(tl.int64) -> tl.arange(0, total.shape[0]) % HEADS",
+        "find_row: tl.minimum(probe, batch).to(tl.int64) -> tl.minimum(probe, batch)",
+        "_find_and_attend: tl.minimum(sees, sound).to(tl.int32) -> tl.minimum(sees, sound)",
+        "_find_and_attend: row.to(tl.int64) -> row",
+        "_attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
+        "_attend_row: head.to(tl.int32) -> head",
+        "_attend_once: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
+        "_attend_once: indices[2].to(tl.uint32) -> indices[2]",
+        "merge: (tl.program_id(0) // team).to(tl.int64) -> tl.program_id(0) // team",
+        "merge: q_len.to(tl.int32) -> q_len",
+        "merge: tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32) -> tl.cdiv(kv_len - q_len + query + 1, "
+        "length)",
+        "prefill: (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) -> tl.num_programs(0) - 1 - "
+        "tl.program_id(0)",
+        "extent: tl.load(qo[0] + request * qo[1]).to(tl.int64) -> tl.load(qo[0] + request * qo[1])",
+        "extent: tl.load(qo[0] + after * qo[1]).to(tl.int64) -> tl.load(qo[0] + after * qo[1])",
+        "find_request: tl.load(qo[0] + probe * qo[1], mask=inside, other=0).to(tl.int64) -> tl.load(qo[0] + probe * "
+        "qo[1], mask=inside, other=0)",
+    ),
+    "`tl.sum` widens what is narrower than 32 bits itself": (
+        "find_request: (inside & (first <= position)).to(tl.int32) -> inside & (first <= position)",
+        "find_row: ((probe < low + count) & (q <= row)).to(tl.int32) -> (probe < low + count) & (q <= row)",
+        "_attend_once: exists.to(tl.int32) -> exists",
+        "count_unsound: (tl.abs(values.to(tl.float32)) < float('inf')).to(tl.int32) -> tl.abs(values.to(tl.float32)) "
+        "< float('inf')",
+    ),
+    "`tl.store` casts to what it stores to, rounding alike": (
+        "merge: (acc / total).to(output.dtype.element_ty) -> acc / total",
+        "store_rows: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
+        "_attend_once: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
+    ),
+    "a hint to the compiler: speed": ("elements: [16] -> [17]",),
+    "how many programs, warps or stages do the work: speed": (
+        "Plan.merge_team: max(1, min(64, self.mergers // batch)) -> max(2, min(64, self.mergers // batch))",
+        "Plan.merge_team: min(64, self.mergers // batch) -> min(65, self.mergers // batch)",
+        "Plan.merge_team: self.mergers // batch -> self.mergers * batch",
+        "Plan.short_programs: total_q <= self.shorts -> total_q < self.shorts",
+        "_attend_row: attend(queries[0], queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) -> attend(queries[0], "
+        "queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) (2)",
+    ),
+    "where programs find their rows themselves, it is not read": ("_launch: (*numbers, 0) -> (*numbers, 1)",),
+    "the launches that follow find no request that is theirs": (
+        "_launch: num_kv_indices > plan.short -> num_kv_indices >= plan.short",
+    ),
+    "callers pass `end` above `start`, and a round takes more than two keys": (
+        "attend: tl.maximum(end, start + 1) -> end",
+        "attend: start + 1 -> start - 1",
+        "attend: start + 1 -> start + 2",
+    ),
+    "without slots no request is long enough to be split, and with any there are two or more": (
+        "lone: slots > 0 -> slots >= 0",
+        "lone: slots > 0 -> slots > 1",
+        "prefill: slots > 0 -> slots >= 0",
+        "prefill: slots > 0 -> slots > 1",
+    ),
+    "a chunk of which the query sees no key has a slot that is not merged": ("lone: end > start -> end >= start",),
+    "where all rows see the same keys none is looked at, and none is found": ("prefill: least < end -> least <= end",),
+    "where none is found the tile is done again just as before": ("prefill: sound < end -> sound <= end",),
+    "q_first is below q_end, so that this is kv_len at most": (
+        "prefill: tl.minimum(tl.maximum(prefix + (q_first - q_start) + 1, 0), kv_len) -> tl.maximum(prefix + (q_first "
+        "- q_start) + 1, 0)",
+    ),
+    "only rows past q_end would see more, and they are not written": (
+        "prefill: tl.minimum(tl.maximum(prefix + (query - q_start) + 1, 0), kv_len) -> tl.maximum(prefix + (query - "
+        "q_start) + 1, 0)",
+    ),
+    "fewer keys than none are none": (
+        "prefill: tl.maximum(prefix + (q_stop - q_start), 0) -> prefix + (q_stop - q_start)",
+        "_find_and_attend: tl.maximum(kv_len - (q_end - row) + 1, 0) -> kv_len - (q_end - row) + 1",
+        "_find_and_attend: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
+        "extent: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
+        "existing_keys: tl.maximum(num_kv_indices - kv_start, 0) -> num_kv_indices - kv_start",
+    ),
+    "the row is below q_end, so that this is kv_len at most": (
+        "_find_and_attend: tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len) -> tl.maximum(kv_len - "
+        "(q_end - row) + 1, 0)",
+    ),
+    "a tile without keys has none to look for": ("_tile: False -> True",),
+    "another length of chunks; all launches go by it, and slots suffice": (
+        "split_length: tl.where(kv_len <= 8 * CHUNK, CHUNK * q_len,  ... div(q_len, QUERIES)) -> CHUNK * q_len",
+        "split_length: tl.where(kv_len <= 8 * CHUNK, CHUNK * q_len,  ... div(q_len, QUERIES)) -> 4 * CHUNK * "
+        "tl.cdiv(q_len, QUERIES)",
+        "split_length: kv_len <= 8 * CHUNK -> kv_len < 8 * CHUNK",
+        "split_length: 8 * CHUNK -> 8 + CHUNK",
+        "split_length: 4 * CHUNK -> 5 * CHUNK",
+    ),
+    "requests of one query are not split: speed": ("is_split: q_len > 0 -> q_len > 1",),
+    "what has no queries has slots of its own, which nobody merges": ("is_split: q_len > 0 -> q_len >= 0",),
+    "the padding has no keys": ("is_split: request < batch -> request <= batch",),
+    "nothing is split any more: speed": (
+        "own_slots: 2 * kv_len -> 3 * kv_len",
+        "own_slots: 2 * kv_len // CHUNK -> 2 * kv_len * CHUNK",
+        "is_split: slot + own_slots(kv_len, CHUNK) - 1 -> slot + own_slots(kv_len, CHUNK) + 1",
+    ),
+    "programs of no tile and slots of no request: they have nothing to do": (
+        "Plan.tiles: total_q // self.tile.queries + batch + 1 -> total_q // self.tile.queries + batch + 2",
+        "Plan.tiles: total_q // self.tile.queries -> total_q * self.tile.queries",
+        "Plan.slots: num_kv_indices > self.chunk -> num_kv_indices >= self.chunk",
+        "Plan.slots: 2 * num_kv_indices -> 3 * num_kv_indices",
+        "Plan.slots: 2 * num_kv_indices // self.chunk if num_kv_indices > self.chunk else 0 -> 2 * num_kv_indices // "
+        "self.chunk if num_kv_indices > self.chunk else 1",
+    ),
+    "the last tile is the padding's, which `short` computes, and tile -1 no request's": (
+        "prefill: tl.num_programs(0) - 1 -> tl.num_programs(0) - 2",
+    ),
+    "no row of such a tile is live: nothing is written": (
+        "prefill: q_first >= q_end -> q_first > q_end",
+        "prefill: q_first >= total_q -> q_first > total_q",
+    ),
+    "the padding has no keys, so that `short` computes it, by its own count": (
+        "extent: tl.where(request < batch, q_end, total_q) -> q_end",
+        "extent: request < batch -> request <= batch",
+    ),
+    "requests of so few keys are `short`'s, by its own count": (
+        "extent: tl.maximum(kv_end - kv_start, 0) -> tl.maximum(kv_end - kv_start, 1)",
+    ),
+    "with VECTORS, columns are taken in one piece whatever the step": (
+        "short: 1 -> 2 (2)",
+        "short: 1 -> 2 (4)",
+        "store_slot: elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True) -> elements(scratch + i * WIDTH, row * "
+        "CKV, 2, WIDTH, True)",
+        "merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 2, "
+        "WIDTH, True)",
+    ),
+    "the same addresses, without a hint to the compiler": (
+        "store_slot: elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True) -> elements(scratch + i * WIDTH, row * "
+        "CKV, 1, WIDTH, False)",
+        "merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 1, "
+        "WIDTH, False)",
+    ),
+    "steps a little longer: the search still comes to every candidate": (
+        "find_request: stop - low + WIDTH - 1 -> stop - low + WIDTH + 1",
+        "find_row: count + 30 -> count + 31",
+    ),
+    "what is not inside does not count": (
+        "find_request: 0 -> 1",
+        "find_request: 0 -> 1 (2)",
+    ),
+    "only without requests nothing is looked up, and then every row is padding": ("find_row: step > 0 -> step > 1",),
+    "one round as before: there are no more keys than it takes": (
+        "_attend_once: tl.maximum(end, 1) -> 1",
+        "_attend_once: tl.maximum(end, 1) -> tl.maximum(end, 2)",
+    ),
+    "without a round, sums are 0 and the maximum -inf, as a round without keys leaves them": (
+        "_attend_once: tl.maximum(end, 1) -> end",
+    ),
+    "`first` is 0, as there is one round, and all heads are here": (
+        "_attend_once: head + first < HEADS -> head + first <= HEADS",
+        "_attend_once: head + first -> head - first",
+        "_attend_once: tl.load(elements(q_pe[0] + row * q_pe[1], hea ... ask=here, other=0.0) -> "
+        "tl.load(elements(q_pe[0] + row * q_pe[1], hea ... e[3], KPE, VECTORS))",
+        "_attend_once: tl.load(places, mask=here, other=0.0) -> tl.load(places)",
+        "_attend_once: 0.0 -> 1.0",
+        "_attend_once: 0.0 -> 1.0 (2)",
+    ),
+    "a key past the last has no page that exists": (
+        "_attend_once: first + nth < end -> first + nth <= end",
+        "_attend_once: first + nth -> first - nth",
+    ),
+    "a key past the last has weight 0, and a row that sees a missing one is NaN": (
+        "_attend_once: 0.0 -> 1.0 (3)",
+        "_attend_once: 0.0 -> 1.0 (4)",
+    ),
+    "a row without keys: -inf less any number is -inf, of weight 0": (
+        "_attend_once: tl.where(m == -float('inf'), 0.0, m) -> tl.where(m == -float('inf'), 1.0, m)",
+    ),
+    "the next larger tile takes them, too": (
+        "_attend_row: end <= FEW -> end < FEW",
+        "_attend_row: end <= ONCE -> end < ONCE",
+    ),
+    "a chunk past the last has weight 0": ("merge: 0.0 -> 1.0",),
+    "before the first round the maximum is -inf, so that this has weight 0": ("_merged_lse: 0.0 -> 1.0",),
+    "where all maxima are -inf, all scores were, and the denominators are NaN: so is the row, whatever this is": (
+        "_merged_lse: tl.where(m_new == -float('inf'), 0.0, m_new) -> m_new",
+        "_merged_lse: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
+        "_merged_lse: -float('inf') -> float('inf') (2)",
+        "_merged_lse: tl.where(m == -float('inf'), 0.0, m) -> m",
+        "_merged_lse: tl.where(m == -float('inf'), 0.0, m) -> tl.where(m == -float('inf'), 1.0, m)",
+        "_merged_lse: -float('inf') -> float('inf') (3)",
+    ),
+    "the key past the last counts as `end`, which is what there is without it": (
+        "first_unsound_key: key < end -> key <= end",
+    ),
+    "rows that are off are not written": ("load_rows: 0.0 -> 1.0",),
+    "never in vectors: slower, not wrong": (
+        "_in_vectors: tensor.data_ptr() % 16 -> tensor.data_ptr() // 16",
+        "_in_vectors: row % 8 -> row // 8",
+        "_in_vectors: other % 8 -> other // 8",
+        "_in_vectors: True -> False",
+    ),
 }
 
 # A GPU alone can show these.
-ON_A_GPU: dict[str, str] = {
-    "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) != 1": "decides between two kernels of a "
-    "GPU",
-    "find_request: stop - low + WIDTH - 1 -> stop - low + WIDTH - 2": "misses the last of 513 candidates, as there are "
-    "with 65,536 requests; the last of 129 is the padding",
-    "first_unsound_key: pages[2] - 1 -> pages[2] + 1": "reads two rows past the cache and does not use them: for "
-    "compute-sanitizer",
-    "lone: program.to(tl.int64) -> program": "262,144 slots, which take 67 million keys",
+_GPU: dict[str, tuple[str, ...]] = {
+    "decides between two kernels of a GPU": (
+        "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) != 1",
+        "plan_of: vectors and fits -> vectors or fits",
+        "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) == 2",
+        "plan_on: listable and why_not_listed(capability) is None -> listable or why_not_listed(capability) is None",
+        "plan_of: 0 < num_pages < 2 ** 31 and positions < 2 **  ... ices.stride(0) == 1) -> 0 < num_pages < 2 ** 31 or "
+        "positions < 2 ** 3 ... dices.stride(0) == 1",
+        "plan_of: 0 < num_pages < 2 ** 31 -> 1 < num_pages < 2 ** 31",
+    ),
+    "misses the last of 513 candidates, as there are with 65,536 requests; the last of 129 is the padding": (
+        "find_request: stop - low + WIDTH - 1 -> stop - low + WIDTH - 2",
+    ),
+    "reads two rows past the cache and does not use them: for compute-sanitizer": (
+        "first_unsound_key: pages[2] - 1 -> pages[2] + 1",
+    ),
+    "262,144 slots, which take 67 million keys": ("lone: program.to(tl.int64) -> program",),
+    "decides between two kernels of a GPU, for more pages, keys or rows than a case has": (
+        "plan_of: 2 ** 31 -> 3 ** 31",
+        "plan_of: 2 ** 31 -> 2 ** 32",
+        "plan_of: positions < 2 ** 30 -> positions <= 2 ** 30",
+        "plan_of: 2 ** 30 -> 3 ** 30",
+        "plan_of: 2 ** 30 -> 2 ** 31",
+    ),
+    "programs that merge a request: one in the interpreter": (
+        "_launch: batch * team -> batch + team",
+        "merge: tl.program_id(0) // team -> tl.program_id(0) * team",
+    ),
+    "addresses or strides that are not divisible by 16 bytes: a GPU faults": (
+        "_in_vectors: tensor.data_ptr() % 16 -> tensor.data_ptr() % 17",
+        "_in_vectors: row % 8 -> row % 9",
+        "_in_vectors: other % 8 -> other % 9",
+    ),
+    "strides that only the kernel for Hopper takes in 32 bits": (
+        "_in_vectors: other >= 2 ** 31 -> other > 2 ** 31",
+        "_in_vectors: 2 ** 31 -> 3 ** 31 (2)",
+        "_in_vectors: 2 ** 31 -> 2 ** 32 (2)",
+    ),
+    "when a launch waits for the one before": ("short: ROWS != 'listed' -> ROWS == 'listed'",),
+    "reads past an operand and does not use it: for compute-sanitizer": (
+        "load_rows: tl.load(elements(base, offset, step, WIDTH, V ... :, None], other=0.0) -> tl.load(elements(base, "
+        "offset, step, WIDTH, VECTORS))",
+        "attend: pages[2] - 1 -> pages[2] + 1",
+        "find_request: probe < stop -> probe <= stop",
+        "find_request: tl.load(qo[0] + probe * qo[1], mask=inside, other=0) -> tl.load(qo[0] + probe * qo[1])",
+        "find_request: tl.load(kv[0] + probe * kv[1], mask=inside, other=0) -> tl.load(kv[0] + probe * kv[1])",
+        "first_unsound_key: tl.minimum(key, end - 1) -> key",
+        "first_unsound_key: end - 1 -> end + 1",
+    ),
+    "more than 128 chunks of a query, 131,072 keys": (
+        "_merged_lse: tl.maximum(m, tl.max(chunk_m, 0)) -> tl.max(chunk_m, 0)",
+        "_merged_lse: total * tl.exp2(m - shift) -> total + tl.exp2(m - shift)",
+        "_merged_lse: m - shift -> m + shift",
+    ),
 }
+
+EQUIVALENT = {name: reason for reason, names in _SAME.items() for name in names}
+ON_A_GPU = {name: reason for reason, names in _GPU.items() for name in names}

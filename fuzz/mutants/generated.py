@@ -20,12 +20,12 @@ SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs"
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
 SKIPPED_FUNCTIONS = ("run", "_run_on_gpu")
-# What a GPU alone runs: functions, and what follows this condition.
+# What a GPU alone runs: functions, what follows the first condition, and what does not follow the second.
 ON_A_GPU = (
     "_launch_listed", "plan_for", "Plan.options", "Plan.items", "Plan.schedule_constants", "find_requests",
-    "count_chunks", "is_split_in_list",
+    "count_chunks", "is_split_in_list", "why_not_listed",
 )  # fmt: skip
-LISTED = "LISTED"
+LISTED, NOT_LISTED = "LISTED", "ROWS == 'all'"
 SPEED = ("num_stages", "num_warps", "do_not_specialize")
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -86,6 +86,10 @@ def _nodes(function: ast.FunctionDef) -> list[ast.expr]:
         if isinstance(node, ast.If) and ast.unparse(node.test) == LISTED:
             for statement in node.orelse:
                 visit(statement)
+            return
+        if isinstance(node, ast.If) and ast.unparse(node.test) == NOT_LISTED:
+            for part in (node.test, *node.body):
+                visit(part)
             return
         if isinstance(node, ast.expr):
             nodes.append(node)

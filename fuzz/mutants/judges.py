@@ -126,12 +126,12 @@ _MEMORY = (
     _one("no guard bands", "writes land in a neighbour", _GUARDS,
          "fuzz/guards.py:intact", "words ^ PATTERN", "torch.zeros_like(words)", count=2),
     _one("dead pages not poisoned", "FlashInfer #941 would pass", _BUILD,
-         "_dead_pages", "dead[table.page] = False\nreturn dead.nonzero()[:, 0]", "return table.page[:0]"),
+         "_dead_pages", "is_dead[table.page] = False\nreturn is_dead.nonzero()[:, 0]", "return table.page[:0]"),
     _one("padded rows not poisoned", "vLLM PR #38359 would pass", _BUILD,
          "fuzz/build.py:_write_queries",
          "POISONS[case.poison].rows(case.seed, name, padding, view.shape[2], view.dtype)[:, None]", "0"),
     _one("page 0 spared", "aiter PR #4245 would pass", _BUILD,
-         "_dead_pages", "dead[table.page] = False", "dead[table.page] = False\ndead[:1] = False"),
+         "_dead_pages", "is_dead[table.page] = False", "is_dead[table.page] = False\nis_dead[:1] = False"),
 )  # fmt: skip
 
 JUDGES = (*_GOLDEN, *_BOUNDS, *_CHECKS, *_MEMORY)
