@@ -12,8 +12,9 @@ from benchmarks.picture import draw
 from benchmarks.row import Row
 from benchmarks.timing import host_us, kernel_us
 from benchmarks.workloads import Cache, Workload, build, load_workloads, sample_rows
+from fuzz.loading import load
 from fuzz.options import DEFAULT_KERNEL
-from fuzz.target import Target, load
+from fuzz.target import Target
 from kernel.contract import Inputs
 from reference import bounds
 

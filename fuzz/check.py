@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fuzz.checks import judge_inputs
 from fuzz.claims import Claim
+from fuzz.loading import load
 from fuzz.operands import Workload, operands_of, promises_needed, read_workloads
 from fuzz.options import UsageError
-from fuzz.target import Target, load
+from fuzz.target import Target
 from fuzz.terms import promises
 from fuzz.words import ratio_text
 from kernel.contract import Inputs

@@ -111,7 +111,7 @@ def _trial(device: str) -> tuple[bool, str]:
         from fuzz.case import Case
         from fuzz.checks import judge
         from fuzz.describe import device_name
-        from fuzz.target import load
+        from fuzz.loading import load
         from kernel.contract import CONTRACTS
         from reference.constants import constants_for
 

@@ -18,12 +18,13 @@ from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import write_whole_dump
 from fuzz.journal import strict
+from fuzz.loading import load, of_function
 from fuzz.options import DEFAULT_OUT, UsageError
 from fuzz.reproducer import Reproducer, replay_command
 from fuzz.rig import Rig
 from fuzz.shrink import Search
 from fuzz.strata.strategy import CPU, GPU, Budget
-from fuzz.target import Target, load, of_function
+from fuzz.target import Target
 from fuzz.terms import drawn, promises
 from fuzz.units import CASES, explore, seed_of
 from reference.profile import PROFILES

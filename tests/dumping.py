@@ -7,9 +7,9 @@ from fuzz.case import Case
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import write_whole_dump
 from fuzz.journal import strict
+from fuzz.loading import load
 from fuzz.reproducer import Reproducer
 from fuzz.rig import Rig
-from fuzz.target import load
 from kernel.contract import CONTRACTS
 
 KERNELS = Path(__file__).parent / "wrong_kernels.py"

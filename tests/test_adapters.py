@@ -15,8 +15,9 @@ from fuzz.adapters.fused import fused_cache
 from fuzz.build import build
 from fuzz.case import Case
 from fuzz.claims import CLAIMS
+from fuzz.loading import load
 from fuzz.options import Options, UsageError
-from fuzz.target import Target, load
+from fuzz.target import Target
 from fuzz.terms import promises
 from kernel.contract import Inputs
 from reference import float64

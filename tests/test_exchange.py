@@ -15,8 +15,8 @@ from fuzz.check import check
 from fuzz.claims import Claim
 from fuzz.cli import main
 from fuzz.exchange import definition, export, solution
+from fuzz.loading import load
 from fuzz.options import UsageError
-from fuzz.target import load
 from fuzz.workload import to_line, workload
 from kernel.contract import CKV_DIM, DEFINITION, KPE_DIM, NUM_HEADS, PAGE_SIZE, Inputs
 from reference import float64

@@ -10,10 +10,10 @@ from triton.runtime.errors import InterpreterError
 import kernel
 from fuzz.case import Case
 from fuzz.checks import judge
+from fuzz.loading import load
 from fuzz.mutants.edit import apply
 from fuzz.mutants.hopper import HOPPER
 from fuzz.mutants.package import kernel_sources
-from fuzz.target import load
 from kernel import emulated
 from kernel.contract import CONTRACTS
 from kernel.host import INTERPRETED

@@ -8,11 +8,11 @@ import torch
 
 from fuzz.case import Case
 from fuzz.cli import main
+from fuzz.loading import load
 from fuzz.options import UsageError
 from fuzz.regressions import CORPUS, promote, recorded, still_fails
 from fuzz.replay import replay
 from fuzz.rig import Rig
-from fuzz.target import load
 from kernel.contract import CONTRACTS
 from tests.dumping import dump, rig, spec
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from fuzz.loading import load
 from fuzz.options import UsageError
-from fuzz.target import OPERANDS, load
+from fuzz.target import OPERANDS
 from kernel.contract import DEFINITION
 from tests.test_target import one_request
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from fuzz.loading import load
 from fuzz.options import UsageError
-from fuzz.target import OPERANDS, load
+from fuzz.target import OPERANDS
 from kernel.contract import Inputs
 from reference.profile import PROFILES
 

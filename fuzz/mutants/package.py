@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import kernel
+from fuzz.loading import load
 from fuzz.mutants.edit import Sources
-from fuzz.target import Target, load
+from fuzz.target import Target
 
 NAME = "kernel_mutant"
 # Modules that hold no part of the kernel; a copy shares the original ones.

@@ -8,15 +8,16 @@ The judge sits outside, where the kernel cannot touch it, except for cases that 
 need its streams, graphs or current device: those the child judges itself. docs/sandbox.md has more.
 """
 
+from fuzz.loading import load
 from fuzz.options import DEFAULT_KERNEL
 from fuzz.sandbox.outside import Sandbox
-from fuzz.target import Target, load
+from fuzz.target import Target
 
 __all__ = ["Sandbox", "open_kernel"]
 
 
 def open_kernel(spec: str, profile: str, device: str, when: str = "auto") -> Target | Sandbox:
-    """The kernel that `spec` names (`fuzz.target.load`), in a sandbox or in this process.
+    """The kernel that `spec` names (`fuzz.loading.load`), in a sandbox or in this process.
 
     when  always, never, or auto: all kernels but our own
 

@@ -20,11 +20,12 @@ import torch
 from fuzz.case import Case
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.results import KernelRaised, run
+from fuzz.loading import load
 from fuzz.options import UsageError
 from fuzz.rig import Rig
 from fuzz.sandbox.shared import Memory, borrow, give
 from fuzz.sandbox.wire import Ended, Message, receive, send
-from fuzz.target import OPERANDS, Target, load
+from fuzz.target import OPERANDS, Target
 from kernel.contract import Inputs
 
 # Bytes by which a call on the CPU may make its process grow. A correct kernel needs a small part of that on any case

@@ -17,11 +17,11 @@ from fuzz.case import Case
 from fuzz.checks import Verdict, judge
 from fuzz.checks.results import KernelRaised
 from fuzz.journal import Journal
+from fuzz.loading import load
 from fuzz.options import UsageError
 from fuzz.rig import Recording
 from fuzz.sanitizer import handover
 from fuzz.sanitizer.exact import Exact
-from fuzz.target import load
 from fuzz.tensorfile import write_tensors
 
 REQUEST, JOURNAL, OBSERVED = "request.json", "batch", "observed.safetensors"

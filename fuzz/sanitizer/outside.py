@@ -62,7 +62,7 @@ class Sanitized:
 
     @classmethod
     def of(cls, name: str, spec: str, profile: str, contract: frozenset[str], device: str) -> Sanitized:
-        """For a kernel as `fuzz.target.load` takes it.
+        """For a kernel as `fuzz.loading.load` takes it.
 
         Raises:
             UsageError: there is no compute-sanitizer, or no GPU for it.
