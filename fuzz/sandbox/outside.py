@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence, Set
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ from fuzz.sandbox.patience import LOADING, Patience
 from fuzz.sandbox.shared import Memory, lend, take
 from fuzz.sandbox.tail import Tail
 from fuzz.sandbox.wire import Ended, Message, receive, send
-from fuzz.spec import located
 from kernel.contract import NUM_HEADS, Inputs
 from reference.profile import PROFILES
 
@@ -56,8 +54,7 @@ class Sandbox:
     def __init__(self, spec: str, profile: str, device: str) -> None:
         self.spec, self.profile, self.device = spec, PROFILES[profile], device
         self.patience = Patience(device)
-        located(spec)
-        self._nursery = _nursery_of(os.getpid())
+        self._nursery = _Nursery()
         self._child: _Child | None = None
         self._tells_variants = False
         try:
@@ -115,6 +112,7 @@ class Sandbox:
             self._child.close()
             self._nursery.reap(self._child.pid, _DYING_SECONDS)
             self._child = None
+        self._nursery.close()
 
     def _ready(self) -> _Child:
         try:
@@ -248,12 +246,6 @@ class _Child:
         self.memory.close()
 
 
-@cache
-def _nursery_of(pid: int) -> _Nursery:
-    """The nursery of this process, one for all its sandboxes: it takes as long to start as torch to import."""
-    return _Nursery()
-
-
 class _Nursery:
     """The process that forks the children, see `fuzz.sandbox.nursery`; started for the first of them."""
 
@@ -274,15 +266,14 @@ class _Nursery:
         self.pid = process.pid
         self._requests = ours
         self._sockets = weakref.WeakSet([ours])
-        weakref.finalize(self, _end, process, self._sockets)
+        self.close = weakref.finalize(self, _end, process, self._sockets)
 
     def fork(self) -> _Child:
         memory = Memory()
         ours, theirs = socket.socketpair()
         output, printed = os.pipe()
         try:
-            asked = {"fork": {"directory": os.getcwd(), "path": sys.path}}
-            send(self._requests, asked, [theirs.fileno(), printed, memory.file])
+            send(self._requests, {"fork": True}, [theirs.fileno(), printed, memory.file])
             pid = receive(self._requests)[0]["pid"]
         finally:
             theirs.close()
