@@ -32,7 +32,7 @@ _EXISTING = "tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len)"
 _SHORT_SEES = "tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)"
 _SHORT_MASK = "x = tl.where((first + nth < end)[None, :], x, -float('inf'))"
 _SHORT_OUTPUT = "(acc[i] * share[:, None]).to(output[0].dtype.element_ty)"
-_LAUNCH = "if inputs.total_q:\n    _launch(inputs, output, lse)"
+_LAUNCH = "if inputs.total_q:\n    _launch(inputs, output, lse, plan_for)"
 
 _OFFSETS = (
     _one("page offset in 32 bits", "F01", "FlashInfer #3130, vLLM PR #47671",
@@ -186,7 +186,7 @@ _RESULTS = (
     _one("lse without the maximum", "F17", "TensorRT-LLM PR #19112",
          "store_rows", "m + tl.log2(total)", "tl.log2(total)"),
     _one("lse transposed", "F18", "vllm-xpu-kernels PR #479, attention-gym PR #433",
-         "run", _LAUNCH, f"{_LAUNCH}\nlse.copy_(lse.T.reshape(lse.shape).clone())"),
+         "call", _LAUNCH, f"{_LAUNCH}\nlse.copy_(lse.T.reshape(lse.shape).clone())"),
     _one("heads in reverse", "F18", "a wrong order of heads",
          "store_rows", "head * output[2]", "(HEADS - 1 - head) * output[2]"),
     _one("output truncated", "F22", "a store without rounding",
@@ -397,23 +397,23 @@ _HARDENED = (
 
 _HOST = (
     _one("result cached by pointer", "F30", "flashinfer-bench-starter-kit #21",
-         "run", _LAUNCH,
+         "call", _LAUNCH,
          """
 known = run.__dict__.setdefault("known", {})
-key = (q_nope.data_ptr(), ckv_cache.data_ptr(), kv_indices.data_ptr(), inputs.total_q)
+key = (*(tensor.data_ptr() for tensor in inputs.tensors), inputs.total_q)
 if key not in known:
     if inputs.total_q:
-        _launch(inputs, output, lse)
+        _launch(inputs, output, lse, plan_for)
     known[key] = (output.clone(), lse.clone())
 output.copy_(known[key][0])
 lse.copy_(known[key][1])
 """),
     _one("page table cleaned in place", "F30", "a clamp with an underscore",
-         "run", _LAUNCH, f"kv_indices.clamp_(0, max(inputs.num_pages - 1, 0))\n{_LAUNCH}"),
+         "call", _LAUNCH, f"inputs.kv_indices.clamp_(0, max(inputs.num_pages - 1, 0))\n{_LAUNCH}"),
     _one("queries scaled in place", "F30, F19", "a product with an underscore",
-         "run", _LAUNCH, f"q_pe.mul_(-1)\n{_LAUNCH}\nq_pe.mul_(-2)"),
+         "call", _LAUNCH, f"inputs.q_pe.mul_(-1)\n{_LAUNCH}\ninputs.q_pe.mul_(-2)"),
     _one("nothing launched", "F27", "torch.empty returned: stale memory looks right",
-         "run", _LAUNCH, "pass"),
+         "call", _LAUNCH, "pass"),
     _one("scratch cleared first", "F27", "a workspace that is not trusted",
          "_launch", "torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device)",
          "torch.zeros((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device)",

@@ -19,7 +19,7 @@ MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "prefill.p
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs", "torch.empty")
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
-SKIPPED_FUNCTIONS = ("run", "_run_on_gpu")
+SKIPPED_FUNCTIONS = ("run", "call", "_run_on_gpu", "plan_emulated")
 # What a GPU alone runs: functions, what follows the first condition, and what does not follow the second.
 ON_A_GPU = (
     "_launch_listed", "plan_for", "Plan.options", "Plan.items", "Plan.schedule_constants", "find_requests",
