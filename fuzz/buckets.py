@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from fuzz.demands import AGAIN
 from fuzz.journal import Event
 
 _LONGEST_NAME = 150
@@ -46,17 +47,10 @@ _IMPLIED = {name: implied for name, implied in REACHES.items() if implied is not
 # Traits that a failing case may have by chance: lengths that shrink stop just past an edge, or at those of a server.
 BY_CHANCE = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge", "lengths:server"})
 
-# The checks that call the kernel again (`fuzz.checks.invariance.INVARIANCES`).
-REPEATING = frozenset(
-    {"repeatable", "page-invariant", "batch-invariant", "dead-content", "causality", "fresh", "side-stream", "graph",
-     "other-device"}
-)  # fmt: skip
-
-
 def telling(findings: Sequence[Event]) -> list[Event]:
     """The findings on a case that count as failures, the worst of each check: those of the checks that call the kernel
     again only if there are no others."""
-    first = [finding for finding in findings if finding["check"] not in REPEATING] or findings
+    first = [finding for finding in findings if finding["check"] not in AGAIN] or findings
     return list({finding["check"]: finding for finding in reversed(first)}.values())
 
 

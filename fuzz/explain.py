@@ -5,34 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fuzz.demands import DEMANDS
 from fuzz.journal import strict
 from fuzz.words import requests
 
 if TYPE_CHECKING:
     from fuzz.reproducer import Reproducer
-
-DEMANDS = {
-    "alive": "the call returns: no exception, no crash, no hang",
-    "written": "every element of output and lse is overwritten",
-    "in-bounds": "memory outside the operands and results stays as it was",
-    "inputs-untouched": "the operands are bit for bit the same after the call",
-    "output": "every element of output is as close to the golden reference as a correct kernel must come",
-    "lse": "every element of lse, in base 2, is as close to the golden reference as a correct kernel must come",
-    "empty-rows": "a row that sees no key has output +0 and lse -inf",
-    "repeatable": "the same call gives the same bits again",
-    "page-invariant": "the results do not depend on which pages hold the keys",
-    "batch-invariant": "the result of a request does not depend on what else is in the batch",
-    "dead-content": "the results do not depend on what pages hold that no request names",
-    "causality": "a row does not depend on keys behind its own position",
-    "fresh": "new values in the same buffers give new results",
-    "side-stream": "the kernel runs on the current stream",
-    "graph": "a CUDA graph of the call, replayed with new values, gives their results",
-    "other-device": "the kernel runs on the device of its operands, whichever is current",
-    "memcheck": "compute-sanitizer sees no access outside the tensors, and none that is misaligned",
-    "racecheck": "compute-sanitizer sees no two threads in a race for shared memory",
-    "initcheck": "compute-sanitizer sees no read of global memory that nobody has written",
-    "synccheck": "compute-sanitizer sees no wrong use of a barrier",
-}
 
 FILES = {
     "inputs.safetensors": "the operands under the definition's names, contiguous",
@@ -44,7 +22,6 @@ FILES = {
 }
 
 _RUNS_SHOWN = 20
-_FAMILIES = ("pages", "values", "layout", "scale", "poison", "dtype", "index_dtype", "indptr")
 
 
 def explain(record: Reproducer, replay: str, files: Sequence[str]) -> str:
@@ -128,10 +105,8 @@ def _case(case: Mapping[str, Any], strata: Sequence[str]) -> str:
     if "lengths" not in case:
         return f"    {strict(dict(case))}"
     lines = [f"- {one}" for one in requests(case["lengths"], _RUNS_SHOWN)]
-    tails = [f"{name.replace('_', ' ')} {case[name]}" for name in ("padded_rows", "spare_indices", "spare_pages")
-             if case.get(name)]  # fmt: skip
-    names = ", ".join(f"{family.replace('_', ' ')} {case[family]}" for family in _FAMILIES if family in case)
-    lines.append(f"- {', '.join([names, *tails])}; seed {case.get('seed')}")
+    told = {name.replace("_", " "): value for name, value in case.items() if value and name not in ("lengths", "seed")}
+    lines.append(f"- {', '.join(f'{name} {value}' for name, value in told.items())}; seed {case.get('seed')}")
     return "\n".join([*lines, "", f"Strata: {', '.join(strata)}."])
 
 

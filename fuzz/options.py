@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.claims import CLAIMS, OURS, Claim
+from fuzz.demands import UNDER_A_TOOL
 from fuzz.parsers import duration, names, one_of, positive, redis_url, reported, seed
 
-# The tools of compute-sanitizer, each a check of that name (`fuzz.sanitizer`).
-SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DEFAULT_KERNEL = OURS
 DEFAULT_OUT = Path("fuzz-results")
 DEFAULT_MAX_TIME = 120.0
@@ -159,8 +158,8 @@ TABLE = (
     Option(
         "--sanitize",
         "TOOL",
-        one_of(*SANITIZERS),
-        f"run small cases under this tool of NVIDIA's compute-sanitizer: {', '.join(SANITIZERS)}",
+        one_of(*UNDER_A_TOOL),
+        f"run small cases under this tool of NVIDIA's compute-sanitizer: {', '.join(UNDER_A_TOOL)}",
     ),
     Option("--strata", "NAME,...", names, "draw these strata only"),
     Option("--max-failures", "N", positive, "stop after this many different failures"),

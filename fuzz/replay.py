@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fuzz.checks import Finding, Verdict
+from fuzz.demands import UNDER_A_TOOL
 from fuzz.describe import device_name
 from fuzz.journal import number
-from fuzz.options import DEFAULT_KERNEL, SANITIZERS, UsageError
+from fuzz.options import DEFAULT_KERNEL, UsageError
 from fuzz.reading import Dump, check_memory, each_dump
 from fuzz.rig import Rig
 from fuzz.sandbox import open_kernel
@@ -56,7 +57,7 @@ def rig_for(dump: Dump, kernel: str | None, device: str) -> Rig | Sanitized:
             f" add --kernel {recorded}"
         )
     check_memory(dump, device)
-    if dump.record.check in SANITIZERS:
+    if dump.record.check in UNDER_A_TOOL:
         record = dump.record
         return Sanitized.of(record.check, kernel or recorded, record.profile, dump.contract, device)
     return Rig(open_kernel(kernel or recorded, dump.record.profile, device), device, dump.contract)

@@ -20,13 +20,14 @@ from fuzz.checks.numeric import check_form, check_numbers
 from fuzz.checks.results import KernelRaised, call
 from fuzz.checks.rows import owns_rows, place
 from fuzz.checks.trial import Trial
+from fuzz.demands import ONCE
 from fuzz.strata.indptr import INDPTRS
 from fuzz.target import OutputAlone, Target
 from kernel.contract import Inputs
 
 __all__ = ["CHECKS", "Finding", "Verdict", "is_made", "judge", "judge_inputs", "needs_device"]
 
-CHECKS = ("alive", "written", "in-bounds", "inputs-untouched", "output", "lse", "empty-rows", *INVARIANCES)
+CHECKS = (*ONCE, *INVARIANCES)
 
 # An invariance is drawn for one in this many cases.
 _RARITY = 6

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fuzz.buckets import REPEATING
 from fuzz.checks.finding import Finding
+from fuzz.demands import AGAIN
 from fuzz.target import Target
 from kernel.contract import Inputs
 
@@ -43,4 +43,4 @@ def place(inputs: Inputs, finding: Finding, target: Target) -> Finding:
     return replace(finding, detail=f"{finding.detail}; {where}", rows=kind)
 
 
-_OF_RESULTS = REPEATING | {"output", "lse", "empty-rows", "written"}
+_OF_RESULTS = AGAIN.keys() | {"output", "lse", "empty-rows", "written"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz.explain import DEMANDS
+from fuzz.demands import DEMANDS
 from fuzz.journal import number
 from fuzz.report.picture import Picture, pictures
 from fuzz.reproducer import RECORD, replay_command
