@@ -25,6 +25,7 @@ def opening(run: Run, environ: Mapping[str, str]) -> list[str]:
         "--max-cases": options.max_cases,
         "--seed": run.seed,
         "--device": run.device,
+        "--sandbox": options.sandbox if options.sandbox != "auto" else None,
         "--sanitize": options.sanitize,
         "--strata": ",".join(options.strata) or None,
         "--max-failures": options.max_failures,

@@ -66,13 +66,13 @@ def test_a_shard_of_a_run_with_a_time_has_as_many_cases_as_any():
     assert len(range(one.shard.index, one.max_cases // CASES, one.shard.count)) == MOST_UNITS
 
 
-def test_the_command_for_one_shard_has_all_that_decides_its_cases():
+def test_the_command_for_one_shard_has_all_that_decides_its_cases_and_where_the_kernel_runs():
     options = Options(kernel="my file.py:run", contract="serving", without=("padding",), strata=("tiny", "bell"))
-    options = dataclasses.replace(options, max_cases=3200)
+    options = dataclasses.replace(options, max_cases=3200, sandbox="never")
     run = Run.begun(options, 4, "cpu", Path("."), 0.0)
     assert command(part(run, divide(options, 2, 1), 1)) == (
         "python -m fuzz run --kernel 'my file.py:run' --seed 4 --contract serving --without padding --strata tiny,bell"
-        " --shard 1/4 --max-cases 3200"
+        " --sandbox never --shard 1/4 --max-cases 3200"
     )
     assert command(part(dataclasses.replace(run, seed=9), divide(Options(max_cases=32), 2, 1), 0)).count("--shard") == 0
 

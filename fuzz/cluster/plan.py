@@ -69,6 +69,7 @@ def command(one: Run) -> str:
     words += [word for promise in options.without for word in ("--without", promise)]
     words += ["--profile", options.profile] if options.profile else []
     words += ["--strata", ",".join(options.strata)] if options.strata else []
+    words += ["--sandbox", options.sandbox] if options.sandbox != "auto" else []
     words += ["--sanitize", options.sanitize] if options.sanitize else []
     words += ["--shard", str(options.shard)] if options.shard != WHOLE else []
     return shlex.join([*words, "--max-cases", str(options.max_cases)])

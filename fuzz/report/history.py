@@ -12,7 +12,6 @@ from fuzz.reproducer import replay_command
 from fuzz.run import Run
 from fuzz.words import date
 
-_SCHEMA = 1  # of the summaries that can be read
 _SHOWN = 12  # of the latest runs
 
 
@@ -30,13 +29,13 @@ class Earlier:
         return {failure["bucket"]: failure for failure in self.summary["failures"]}
 
 
-def earlier_runs(run: Run, began: str) -> list[Earlier]:
+def earlier_runs(run: Run, began: str, schema: int) -> list[Earlier]:
     """The latest runs of the kernel of `run` before it, the oldest first: those that --out moved to DIR/earlier, and
-    those in other directories beside DIR."""
+    those in other directories beside DIR, with a summary of this schema."""
     here = run.directory.resolve()
     found = {}
     for path in (*here.glob("earlier/*/summary.json"), *here.parent.glob("*/summary.json")):
-        one = _read(path) if path.parent != here else None
+        one = _read(path, schema) if path.parent != here else None
         if one is not None and one.summary["kernel"] == run.options.kernel and one.began < began:
             found[path.parent] = one
     return sorted(found.values(), key=lambda one: one.began)[-_SHOWN:]
@@ -78,10 +77,10 @@ def history(run: Run, began: str, summary: Mapping[str, Any], earlier: list[Earl
     return History(runs, rows, fixed)
 
 
-def _read(path: Path) -> Earlier | None:
+def _read(path: Path, schema: int) -> Earlier | None:
     """A run that ended with a verdict; files that are something else are passed over."""
     summary = _object(path)
-    if summary is None or summary.get("schema") != _SCHEMA or summary.get("exit_status") not in (0, 1):
+    if summary is None or summary.get("schema") != schema or summary.get("exit_status") not in (0, 1):
         return None
     when = began(path.parent)
     return Earlier(when, path.parent, summary) if when else None

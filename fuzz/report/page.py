@@ -36,7 +36,7 @@ def write(run: Run, totals: Totals, summary: Mapping[str, Any]) -> None:
 def page(run: Run, totals: Totals, summary: Mapping[str, Any]) -> str:
     """The page: HTML that loads nothing and runs nothing."""
     when, counts = began(run.directory), totals.counts
-    earlier = earlier_runs(run, when)
+    earlier = earlier_runs(run, when, summary["schema"])
     known = {bucket for one in earlier for bucket in one.buckets} if earlier else None
     failures = [failure(run, entry, known) for entry in summary["failures"]]
     checks = check_rows(summary, counts)
