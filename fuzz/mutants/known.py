@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzz.describe import versions
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import KILLED, SURVIVED, Planted
+from fuzz.mutants.mutant import CONTROL, KILLED, SURVIVED, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.runner import Outcome, Passed
 from fuzz.mutants.selftest import ROOT, repository_sources
@@ -42,8 +42,10 @@ class Known:
         return None if event is None else _restored(planted, event["facts"])
 
     def keep(self, outcome: Outcome) -> None:
+        """Have later runs know an outcome; an original that did not survive is tried again."""
         key = self._key(outcome.planted)
-        if outcome.state in (KILLED, SURVIVED) and key not in self._found:
+        states = (SURVIVED,) if outcome.planted.group == CONTROL else (KILLED, SURVIVED)
+        if outcome.state in states and key not in self._found:
             self._journal.write(_OUTCOME, key=key, name=outcome.planted.name, facts=_plain(outcome))
 
     def _key(self, planted: Planted) -> str:

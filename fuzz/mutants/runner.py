@@ -29,13 +29,15 @@ EQUIVALENT, ELSEWHERE, ALONE, LEFT = "equivalent", "needs a GPU", "needs two GPU
 # touched CUDA; importing the kernel counts devices through NVML, which does not.
 _FORK = multiprocessing.get_context("fork")
 _POLL = 0.05
+_WAITING = 5  # times the patience, by the clock
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What the process of a mutant does: call a function, with a journal as its last argument.
 
-    patience  seconds that may pass without a new line in the journal, before the process is said to hang
+    patience  seconds on a CPU that the process may take without a new line in its journal, before it is said to hang;
+              so many times that by the clock, should it wait for something
     """
 
     function: Callable[..., None]
@@ -137,6 +139,9 @@ class _Child:
     work: Work
     hung: bool = False
     started: float = field(default_factory=time.monotonic)
+    size: int = -1  # of the journal when it last grew; since when that is, and what the process had spent then
+    since: float = 0.0
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         self.process = _FORK.Process(target=_quietly, args=(self.journal, self.work))
@@ -146,8 +151,17 @@ class _Child:
         """Whether the process is gone; ends it when it hangs."""
         if not self.process.is_alive():
             return True
-        if not self.journal.exists() or time.time() - self.journal.stat().st_mtime < self.work.patience:
+        if not self.journal.exists():
             return False
+        size = self.journal.stat().st_size
+        if size != self.size:
+            self.size, self.since, self.spent = size, time.monotonic(), _cpu_seconds(self.process.pid)
+        waited = time.monotonic() - self.since
+        if waited < self.work.patience:
+            return False
+        spent = _cpu_seconds(self.process.pid) - self.spent
+        if spent < self.work.patience and waited < _WAITING * self.work.patience:
+            return False  # the machine has other things to do
         self.hung = True
         self.process.kill()
         return True
@@ -177,6 +191,15 @@ class _Child:
             return Outcome(self.planted, KILLED, ("alive",), traits, number, seconds, f"alive: {how}", case)
         message = last[BROKEN]["message"] if BROKEN in last else f"its process ended with status {code}"
         return Outcome(self.planted, BROKEN, (), (), number, seconds, message, case)
+
+
+def _cpu_seconds(pid: int | None) -> float:
+    """What a process, its own threads included, has had of the CPUs; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _quietly(path: Path, work: Work) -> None:
