@@ -35,20 +35,57 @@ class Span:
 class Block:
     """Rows computed together: R consecutive rows of each of G requests, alike in how many keys each row sees."""
 
-    rows: Tensor  # [G, R] int64, query rows
+    place: slice | Tensor  # the query rows as an index: of one request's, of several [G, R] int64
     visible: Tensor  # [R] int64 >= 1, number of keys that a row sees
-    slots: Tensor  # [G, K] int64, positions in kv_indices of the keys that the last row sees
+    shape: tuple[int, int, int, int]  # [G, R, 16, K] of the block's scores; K keys are what the last row sees
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Shape [G, R, 16, K] of the block's scores."""
-        return (*self.rows.shape, NUM_HEADS, self.slots.shape[1])
+    def rows(self) -> Tensor:
+        """[G, R] int64, query rows."""
+        if isinstance(self.place, Tensor):
+            return self.place
+        return torch.arange(self.place.start, self.place.stop, device=self.visible.device)[None]
 
-    def key_parts(self) -> Iterator[slice]:
-        """The keys in pieces that keep the gathered keys, [G, part, 576], within the memory budget."""
-        requests, keys = self.slots.shape
-        step = max(1, ELEMENTS // (requests * KEY_DIM))
-        return (slice(start, min(start + step, keys)) for start in range(0, keys, step))
+    def holds_all(self, total_q: int) -> bool:
+        """Whether these are all rows that there are, in order."""
+        return isinstance(self.place, slice) and (self.place.start, self.place.stop) == (0, total_q)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """G requests with rows that are alike in how many keys each sees, so that their keys are gathered once."""
+
+    spans: list[Span]
+    device: torch.device
+
+    @property
+    def keys(self) -> int:
+        """How many keys the last row sees."""
+        return self.spans[0].visible + self.spans[0].count - 1
+
+    @property
+    def slots(self) -> Tensor:
+        """[G, K] int64, positions in kv_indices of the keys that the last row sees."""
+        first = torch.tensor([[span.slot] for span in self.spans], device=self.device)
+        return first + torch.arange(self.keys, device=self.device)
+
+    def key_parts(self, keys: int) -> list[slice]:
+        """The first `keys` keys in pieces that keep the gathered keys, [G, part, 576], within the memory budget."""
+        step = max(1, ELEMENTS // (len(self.spans) * KEY_DIM))
+        return [slice(start, min(start + step, keys)) for start in range(0, keys, step)]
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows, cut into blocks within the memory budget."""
+        first = self.spans[0]
+        step = _rows_per_block(first.count, self.keys, ELEMENTS // len(self.spans))
+        row = torch.tensor([[span.row] for span in self.spans], device=self.device)
+        for start in range(0, first.count, step):
+            end = min(start + step, first.count)
+            offset = torch.arange(start, end, device=self.device)
+            alone = len(self.spans) == 1
+            place = slice(first.row + start, first.row + end) if alone else row + offset
+            shape = len(self.spans), end - start, NUM_HEADS, first.visible + end - 1
+            yield Block(place, first.visible + offset, shape)
 
 
 def row_spans(inputs: Inputs) -> tuple[list[Span], list[Span]]:
@@ -79,20 +116,18 @@ def row_spans(inputs: Inputs) -> tuple[list[Span], list[Span]]:
     return live, lost
 
 
-def blocks(spans: list[Span], device: torch.device) -> Iterator[Block]:
-    """Cut spans into blocks within the memory budget; spans of equal lengths, however many, share blocks."""
+def groups(spans: list[Span], device: torch.device) -> Iterator[Group]:
+    """Spans of equal lengths together, however many, as far as the memory budget goes."""
     alike: dict[tuple[int, int], list[Span]] = {}
     for span in spans:
         alike.setdefault((span.count, span.visible), []).append(span)
-    for (count, visible), group in alike.items():
+    for (count, visible), members in alike.items():
         keys = visible + count - 1
-        rows_per_block = max(1, min(count, ELEMENTS // (NUM_HEADS * max(keys, KEY_DIM))))
-        spans_per_block = max(1, ELEMENTS // max(rows_per_block * NUM_HEADS * max(keys, KEY_DIM), keys * KEY_DIM))
-        row = torch.tensor([span.row for span in group], device=device)
-        slot = torch.tensor([span.slot for span in group], device=device)
-        for part in range(0, len(group), spans_per_block):
-            members = slice(part, part + spans_per_block)
-            for start in range(0, count, rows_per_block):
-                offset = torch.arange(start, min(start + rows_per_block, count), device=device)
-                key = torch.arange(visible + min(start + rows_per_block, count) - 1, device=device)
-                yield Block(row[members, None] + offset, visible + offset, slot[members, None] + key)
+        rows = _rows_per_block(count, keys, ELEMENTS)
+        size = max(1, ELEMENTS // max(rows * NUM_HEADS * max(keys, KEY_DIM), keys * KEY_DIM))
+        for start in range(0, len(members), size):
+            yield Group(members[start : start + size], device)
+
+
+def _rows_per_block(count: int, keys: int, elements: int) -> int:
+    return max(1, min(count, elements // (NUM_HEADS * max(keys, KEY_DIM))))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
 
-from .blocks import Block, blocks, row_spans
+from .blocks import Block, Group, Span, groups, row_spans
 
 LOG2_E = math.log2(math.e)
 
@@ -31,45 +31,73 @@ def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
     for span in lost:
         output[span.row : span.row + span.count] = math.nan
         lse[span.row : span.row + span.count] = math.nan
-    for block in blocks(live, inputs.device):
-        result = evaluate(Operands(inputs, block))
-        output[block.rows], lse[block.rows] = result.output, result.lse
+    for operands in blocks_of(inputs, live):
+        result = evaluate(operands)
+        output[operands.block.place], lse[operands.block.place] = result.output, result.lse
     return output, lse
 
 
-class Operands:
-    """The queries and keys of one block. Keys come in parts that keep within the memory budget; where one part holds
-    all of them, it is gathered once."""
+def blocks_of(inputs: Inputs, spans: list[Span]) -> Iterator["Operands"]:
+    """All rows of some spans with the keys that they see, one block after the other."""
+    for group in groups(spans, inputs.device):
+        keys = Keys(inputs, group)
+        for block in group.blocks():
+            yield Operands(inputs, block, keys)
 
-    def __init__(self, inputs: Inputs, block: Block) -> None:
-        self.inputs, self.block = inputs, block
-        self.query = queries(inputs, block)  # [G, R * 16, 576] as stored
-        self.pages, self.invalid = pages(inputs, block.slots)  # [G, K]
-        self.hidden = hidden_keys(block)  # [R, 1, K]
-        self._places = list(block.key_parts())
-        self._only: Part | None = None
 
-    def parts(self) -> Iterator["Part"]:
-        """All keys, in order."""
-        if len(self._places) > 1:
-            yield from map(self.part, self._places)
-            return
-        self._only = self._only or self.part(self._places[0])
-        yield self._only
+class Keys:
+    """The keys of a group. They come in parts that keep within the memory budget; where one part holds all of them, it
+    is gathered once for all blocks."""
+
+    def __init__(self, inputs: Inputs, group: Group) -> None:
+        self._inputs, self._group = inputs, group
+        self._pages, self.invalid = pages(inputs, group.slots)  # [G, K]
+        self.any_invalid = bool(self.invalid.any())
+        places = group.key_parts(group.keys)
+        self._whole = self._gathered(places[0]) if len(places) == 1 else None
+
+    def parts(self, count: int) -> Iterator["Part"]:
+        """The first `count` keys, in order."""
+        for place in self._group.key_parts(count):
+            yield self.part(place)
 
     def part(self, place: slice) -> "Part":
         """The keys at one place."""
-        return Part(place, keys(self.inputs, self.pages[:, place], self.invalid[:, place]))
+        if self._whole is not None:
+            return Part(place, self._whole, place)
+        return Part(place, self._gathered(place), slice(None))
+
+    def _gathered(self, place: slice) -> "Gathered":
+        key = stored_keys(self._inputs, self._pages[:, place])
+        return Gathered(key.masked_fill_(self.invalid[:, place, None], 0.0) if self.any_invalid else key)
+
+
+class Operands:
+    """The queries and keys of one block."""
+
+    def __init__(self, inputs: Inputs, block: Block, keys: Keys) -> None:
+        self.inputs, self.block, self.keys = inputs, block, keys
+        self.query = queries(inputs, block)  # [G, R * 16, 576] as stored
+        self.hidden = hidden_keys(block)  # [R, 1, K]
+
+    def parts(self) -> Iterator["Part"]:
+        """All keys that the last row sees, in order."""
+        return self.keys.parts(self.block.shape[-1])
 
     @cached_property
     def query_finite(self) -> Tensor:
         """[G, R * 16] bool: the query has neither NaN nor Inf."""
-        return largest(self._query_magnitude).isfinite()
+        return self._query_magnitude.amax(-1).isfinite()
+
+    @cached_property
+    def all_queries_finite(self) -> bool:
+        return bool(self.query_finite.all())
 
     @cached_property
     def query_size(self) -> Tensor:
         """|q| in float32, 0 in place of NaN and infinities."""
-        return self._query_magnitude.nan_to_num(0.0, 0.0, 0.0)
+        size = self._query_magnitude
+        return size if self.all_queries_finite else size.nan_to_num(0.0, 0.0, 0.0)
 
     @cached_property
     def lanes(self) -> Tensor:
@@ -81,12 +109,11 @@ class Operands:
         return self.query.float().abs_()
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some keys of a block."""
+class Gathered:
+    """Keys [G, n, 576] as stored, 0 for an invalid page, and what is made of them when it is asked for."""
 
-    place: slice  # among the keys of the block
-    key: Tensor  # [G, part, 576] as stored, 0 for an invalid page
+    def __init__(self, key: Tensor) -> None:
+        self.key = key
 
     @cached_property
     def exact(self) -> Tensor:
@@ -95,8 +122,8 @@ class Part:
 
     @cached_property
     def finite(self) -> Tensor:
-        """[G, part] bool: the key has neither NaN nor Inf."""
-        return largest(self._magnitude).isfinite()
+        """[G, n] bool: the key has neither NaN nor Inf."""
+        return self._magnitude.amax(-1).isfinite()
 
     @cached_property
     def all_finite(self) -> bool:
@@ -104,9 +131,19 @@ class Part:
 
     @cached_property
     def value(self) -> Tensor:
-        """[G, part, 512] float64 values, 0 in place of NaN and infinities."""
+        """[G, n, 512] float64 values, 0 in place of NaN and infinities."""
         value = self.exact[..., :CKV_DIM]
         return value if self.all_finite else value.nan_to_num(0.0, 0.0, 0.0)
+
+    @cached_property
+    def value_size(self) -> Tensor:
+        """|v|, like `value`."""
+        return self.value.abs()
+
+    @cached_property
+    def value_square(self) -> Tensor:
+        """v^2, like `value`."""
+        return self.value.square()
 
     @cached_property
     def size(self) -> Tensor:
@@ -114,8 +151,50 @@ class Part:
         return self._magnitude if self.all_finite else self._magnitude.nan_to_num(0.0, 0.0, 0.0)
 
     @cached_property
+    def any_subnormal(self) -> bool:
+        """Whether |k| holds a number that is subnormal in float32."""
+        return bool(((self._magnitude > 0) & (self._magnitude < torch.finfo(torch.float32).tiny)).any())
+
+    @cached_property
     def _magnitude(self) -> Tensor:
         return self.key.float().abs_()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some keys of a block, [G, part, ...]: those `among` the gathered ones, whose conversions blocks share."""
+
+    place: slice  # among the keys of the block
+    gathered: Gathered
+    among: slice
+
+    @property
+    def key(self) -> Tensor:
+        return self.gathered.key[:, self.among]
+
+    @property
+    def exact(self) -> Tensor:
+        return self.gathered.exact[:, self.among]
+
+    @property
+    def finite(self) -> Tensor:
+        return self.gathered.finite[:, self.among]
+
+    @property
+    def value(self) -> Tensor:
+        return self.gathered.value[:, self.among]
+
+    @property
+    def value_size(self) -> Tensor:
+        return self.gathered.value_size[:, self.among]
+
+    @property
+    def value_square(self) -> Tensor:
+        return self.gathered.value_square[:, self.among]
+
+    @property
+    def size(self) -> Tensor:
+        return self.gathered.size[:, self.among]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +216,11 @@ def evaluate(operands: Operands) -> Attention:
     weights /= total
     lse = (top + torch.log2(total))[..., 0]
     output = weighted_values(operands, weights)
-
-    lost = sees_invalid_page(operands)[..., None]
-    return Attention(scores, weights, lse.masked_fill_(lost, math.nan), output.masked_fill_(lost[..., None], math.nan))
+    if operands.keys.any_invalid:
+        lost = sees_invalid_page(operands)[..., None]
+        lse.masked_fill_(lost, math.nan)
+        output.masked_fill_(lost[..., None], math.nan)
+    return Attention(scores, weights, lse, output)
 
 
 def empty_results(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -156,18 +237,18 @@ def base2_scale(inputs: Inputs) -> float:
 
 def hidden_keys(block: Block) -> Tensor:
     """[R, 1, K] bool: the row does not see the key."""
-    return torch.arange(block.slots.shape[1], device=block.slots.device) >= block.visible[:, None, None]
+    return torch.arange(block.shape[-1], device=block.visible.device) >= block.visible[:, None, None]
 
 
 def queries(inputs: Inputs, block: Block) -> Tensor:
     """[G, R * 16, 576] as stored: q_nope and q_pe side by side; heads are rows, as all heads share the keys."""
-    return torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1).flatten(1, 2)
+    both = torch.cat([inputs.q_nope[block.place], inputs.q_pe[block.place]], dim=-1)
+    return both.view(block.shape[0], -1, both.shape[-1])
 
 
-def keys(inputs: Inputs, page: Tensor, invalid: Tensor) -> Tensor:
-    """[G, part, 576] as stored: ckv and kpe side by side; 512 columns are the value. 0 for an invalid page."""
-    key = torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1)
-    return key.masked_fill_(invalid[..., None], 0.0)
+def stored_keys(inputs: Inputs, page: Tensor) -> Tensor:
+    """[G, part, 576] as stored: ckv and kpe side by side; 512 columns are the value."""
+    return torch.cat([inputs.ckv_cache[page, 0], inputs.kpe_cache[page, 0]], dim=-1)
 
 
 def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,30 +259,28 @@ def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
 
 def scaled_scores(operands: Operands) -> Tensor:
     """[G, R, 16, K] float64 base-2 logits of every key of the block, seen or not."""
-    query, scale, shape = operands.query.double(), base2_scale(operands.inputs), operands.block.shape
-    scores = torch.empty(shape, dtype=torch.float64, device=query.device)
-    for part in operands.parts():
-        product = query @ part.exact.mT
-        scores[..., part.place] = product.mul_(scale).unflatten(1, shape[1:3])
-    return scores
+    query, scale = operands.query.double(), base2_scale(operands.inputs)
+    products = [(query @ part.exact.mT).mul_(scale) for part in operands.parts()]
+    return joined(products).view(operands.block.shape)
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """What was computed for each part of the keys, side by side."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def weighted_values(operands: Operands, weights: Tensor) -> Tensor:
     """[G, R, 16, 512] sum of weight * value over the keys that each row sees."""
-    requests, rows, heads, _ = operands.block.shape
-    output = torch.zeros(requests, rows * heads, CKV_DIM, dtype=torch.float64, device=weights.device)
+    products: list[Tensor] = []
     for part in operands.parts():
         weight = weights[..., part.place].flatten(1, 2)
-        output.baddbmm_(weight, part.value)
-        if not part.all_finite:
+        products.append(weight @ part.value)
+        if not part.gathered.all_finite:
             seen = (~operands.hidden[..., part.place]).expand(weights[..., part.place].shape).flatten(1, 2)
-            output += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
-    return output.view(requests, rows, heads, CKV_DIM)
-
-
-def largest(values: Tensor) -> Tensor:
-    """[...] largest absolute value of the last dimension; NaN or infinite if and only if some element is."""
-    return values.abs().amax(-1)
+            products[-1] += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
+        if len(products) > 1:
+            products = [products[0].add_(products[1])]
+    return products[0].view(*operands.block.shape[:3], CKV_DIM)
 
 
 def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:
@@ -222,4 +301,4 @@ def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:
 
 def sees_invalid_page(operands: Operands) -> Tensor:
     """[G, R] bool: some key that the row sees names a page outside the cache."""
-    return (operands.invalid.cumsum(-1) > 0)[:, operands.block.visible - 1]
+    return (operands.keys.invalid.cumsum(-1) > 0)[:, operands.block.visible - 1]

@@ -194,8 +194,7 @@ def test_float32_agrees_with_float64(dtype, query_spread):
         kpe_cache=inputs.kpe_cache.abs(),
     )
     largest = max(
-        float64.scaled_scores(float64.Operands(size, block)).max()
-        for block in float64.blocks(float64.row_spans(size)[0], size.device)
+        float64.scaled_scores(operands).max() for operands in float64.blocks_of(size, float64.row_spans(size)[0])
     )
     logit_error = 580 * 2.0**-24 * float(largest)
     live = lse > -INF

@@ -33,8 +33,8 @@ _GOLDEN = (
     _one("golden lse +inf where nothing is seen", "FlashMLA's convention", _REFERENCE,
          "reference/float64.py:empty_results", "-math.inf", "math.inf"),
     _one("golden rotary part left out", "an oracle of another operator", _REFERENCE,
-         "reference/float64.py:queries", "torch.cat([inputs.q_nope[block.rows], inputs.q_pe[block.rows]], dim=-1)",
-         "torch.cat([inputs.q_nope[block.rows], 0 * inputs.q_pe[block.rows]], dim=-1)"),
+         "reference/float64.py:queries", "torch.cat([inputs.q_nope[block.place], inputs.q_pe[block.place]], dim=-1)",
+         "torch.cat([inputs.q_nope[block.place], 0 * inputs.q_pe[block.place]], dim=-1)"),
     _one("golden page -1 is the last page", "the definition's own code indexes so", _REFERENCE,
          "reference/float64.py:pages", "(page < 0) | (page >= inputs.num_pages)", "page >= inputs.num_pages"),
     _one("golden 0 * NaN hidden", "a reference that forgives", _REFERENCE,
@@ -43,15 +43,16 @@ _GOLDEN = (
     _one("golden keys past kv_indices forgiven", "a clamp in the oracle", _REFERENCE,
          "row_spans", "in_bounds = max(0, num_slots - slot) if slot >= 0 else 0", "in_bounds = slot_end - slot"),
     _one("golden rows of two requests mixed", "a wrong row offset", _REFERENCE,
-         "reference/blocks.py:blocks", "row[members, None] + offset", "row[members, None] + offset.flip(0)"),
+         "reference/blocks.py:Group.blocks", "slice(first.row + start, first.row + end) if alone else row + offset",
+         "row + offset.flip(0)"),
 )  # fmt: skip
 
 _BOUNDS = (
     _one("bound ten times as wide", "a guessed tolerance", _BOUND,
-         "reference/bounds.py:_bound", "any_void = bool(void.any())",
+         "reference/sums.py:_bound", "any_void = bool(void.any())",
          "any_void = bool(void.any())\noutput_error.mul_(10)"),
     _one("lse bound a hundred times as wide", "a guessed tolerance", _BOUND,
-         "reference/bounds.py:_bound", "(lse_error * SLACK).masked_fill(void, math.inf)",
+         "reference/sums.py:_bound", "(lse_error * SLACK).masked_fill(void, math.inf)",
          "(lse_error * 100).masked_fill(void, math.inf)"),
     _one("rounding of P left out", "an unsound bound", _BOUND,
          "rounding_of", "p_unit = p_type.eps / 2", "p_unit = 0.0"),
@@ -62,7 +63,7 @@ _BOUNDS = (
     _one("interval open above", "one side never looked at", _JUDGE,
          "_check_output", "(output >= low) & (output <= high)", "output >= low"),
     _one("every bound void", "nothing but the envelope is checked", _BOUND,
-         "reference/bounds.py:_bound", "void = (tau >= VOID) | (denominator >= VOID)",
+         "reference/sums.py:_bound", "void = (tau >= VOID) | (denominator >= VOID)",
          "void = (tau >= 0) | (denominator >= VOID)"),
 )  # fmt: skip
 
