@@ -28,23 +28,33 @@ LARGE = Case(
 )
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    return dump(tmp_path_factory.mktemp("made"), "long_context", LARGE, "output")
+
+
+@pytest.fixture
+def copy(made, tmp_path) -> Path:
+    """A dump to change."""
+    return Path(shutil.copytree(made, tmp_path / made.name))
+
+
 def search(case: Case, fails, contract: str = "hardened", limit: float = 60.0) -> Search:
     found = Search(case, CONTRACTS[contract], fails, limit)
     found.smallest()
     return found
 
 
-def test_a_dump_gets_the_smallest_case_that_fails_in_its_way(tmp_path, capsys):
-    place = dump(tmp_path, "long_context", LARGE, "output")
-    (place / "notes.txt").write_text("mine")
-    assert main(["minimize", str(place), "--kernel", spec("long_context"), "--max-time", "60s"]) == 0
-    after = read(place / "case.json")
+def test_a_dump_gets_the_smallest_case_that_fails_in_its_way(copy, capsys):
+    (copy / "notes.txt").write_text("mine")
+    assert main(["minimize", str(copy), "--kernel", spec("long_context"), "--max-time", "60s"]) == 0
+    after = read(copy / "case.json")
     assert after.case == Case(((1, 1, 65),))
     assert after.record.bucket == "output-boundary+lengths-key-edge+lengths-key-tiles" and after.record.reproduced
     assert after.record.finding["index"][:2] == [0, 3]
     assert after.record.strata == tuple(describe(after.case)["strata"])
-    assert (place / "notes.txt").read_text() == "mine" and (place / "observed.safetensors").exists()
-    assert "1 request of 1 query and 65 keys" in (place / "README.md").read_text()
+    assert (copy / "notes.txt").read_text() == "mine" and (copy / "observed.safetensors").exists()
+    assert "1 request of 1 query and 65 keys" in (copy / "README.md").read_text()
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(
         "6 requests, 11 queries, 131 keys; needs dtype:float16+layout:padded+lengths:empty-q+lengths:key-tiles"
@@ -128,17 +138,15 @@ def test_simpler_cases_are_simpler_in_each_way():
     assert any(case.total_q < LARGE.total_q and case.total_kv == LARGE.total_kv for case in cases)
 
 
-def test_what_does_not_fail_any_more_is_left_alone(tmp_path, capsys):
-    place = dump(tmp_path, "long_context", LARGE, "output")
-    before = {path.name: path.read_bytes() for path in place.iterdir()}
-    assert minimize([place], spec("right"), "cpu", 5.0) == 2
+def test_what_does_not_fail_any_more_is_left_alone(copy, capsys):
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    assert minimize([copy], spec("right"), "cpu", 5.0) == 2
     assert "output does not fail now; try replay" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
-def test_a_lone_record_is_refused(tmp_path, capsys):
-    place = dump(tmp_path, "long_context", LARGE, "output")
-    shutil.copy(place / "case.json", tmp_path / "alone.json")
+def test_a_lone_record_is_refused(made, tmp_path, capsys):
+    shutil.copy(made / "case.json", tmp_path / "alone.json")
     assert minimize([tmp_path / "alone.json"], spec("long_context"), "cpu", 5.0) == 2
     assert "give the directory of a dump" in capsys.readouterr().err
 

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fuzz.case import Case
 from fuzz.options import UsageError
 from fuzz.rig import Rig
-from fuzz.sandbox import Sandbox, open_kernel, outside, patience
+from fuzz.sandbox import Sandbox, open_kernel, patience
 from fuzz.target import Function
 from kernel.contract import CONTRACTS
 from tests.test_plugin import environment
@@ -25,23 +24,8 @@ KERNELS = str(Path(__file__).parent / "misbehaving.py")
 HARMLESS, HARMFUL = Case(((1, 3, 9),)), Case(((1, 3, 70),))
 
 
-@pytest.fixture(scope="module")
-def nursery():
-    """One process to fork from for many sandboxes: each would take seconds to import torch."""
-    shared = outside._Nursery()
-    yield shared
-    shared.close()
-
-
 @pytest.fixture
-def shared(nursery, monkeypatch):
-    """Has sandboxes fork from that process, and leave it alone when they are closed."""
-    kept = SimpleNamespace(fork=nursery.fork, reap=nursery.reap, close=lambda: None)
-    monkeypatch.setattr(outside, "_Nursery", lambda: kept)
-
-
-@pytest.fixture
-def sandboxed(shared):
+def sandboxed():
     """A function that gives a kernel of tests/misbehaving.py in a sandbox, as a rig."""
     made = []
 
@@ -156,14 +140,14 @@ def test_after_a_hang_others_get_less_time(sandboxed, impatient):
         ("def run(q): pass", "the function takes no q_nope"),
     ],
 )
-def test_a_kernel_that_cannot_be_loaded_is_refused_in_one_line(shared, tmp_path, content, message):
+def test_a_kernel_that_cannot_be_loaded_is_refused_in_one_line(tmp_path, content, message):
     (tmp_path / "broken.py").write_text(content)
     with pytest.raises(UsageError, match=re.escape(message)) as error:
         Sandbox(f"{tmp_path}/broken.py:run", "default", "cpu")
     assert "\n" not in str(error.value)
 
 
-def test_our_kernel_is_in_this_process_and_others_are_not_unless_asked(shared):
+def test_our_kernel_is_in_this_process_and_others_are_not_unless_asked():
     assert isinstance(open_kernel("kernel:run", "default", "cpu"), Function)
     assert isinstance(open_kernel(f"{KERNELS}:right", "default", "cpu", "never"), Function)
     for spec, when in ((f"{KERNELS}:right", "auto"), ("kernel:run", "always")):
@@ -172,11 +156,17 @@ def test_our_kernel_is_in_this_process_and_others_are_not_unless_asked(shared):
         opened.close()
 
 
-def test_a_closed_sandbox_leaves_no_process():
-    sandbox = Sandbox(f"{KERNELS}:right", "default", "cpu")
-    pids = [sandbox._child.pid, sandbox._nursery.pid]
-    sandbox.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+def test_a_closed_sandbox_leaves_no_process_and_the_next_one_starts_where_this_process_is(tmp_path, monkeypatch):
+    first = Sandbox(f"{KERNELS}:right", "default", "cpu")
+    pid = first._child.pid
+    first.close()
+    assert not Path(f"/proc/{pid}").exists()
+    (tmp_path / "elsewhere.py").write_text("from tests.misbehaving import right\n")
+    monkeypatch.chdir(tmp_path)
+    for spec in ("elsewhere.py:right", "elsewhere:right"):
+        again = Sandbox(spec, "default", "cpu")
+        assert again._nursery is first._nursery
+        again.close()
 
 
 KILLED = """
@@ -270,7 +260,7 @@ def test_ctrl_c_during_a_hang_ends_the_run_in_seconds(tmp_path):
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["stopped"] == "interrupted", output
 
 
-def test_variants_are_told_by_the_child(shared):
+def test_variants_are_told_by_the_child():
     sandbox = Sandbox(f"{ROOT}/tests/wrong_kernels.py:two_paths", "default", "cpu")
     found = Rig(sandbox, "cpu", CONTRACTS["serving"]).verdict(Case(((1, 3, 70), (1, 1, 9)))).findings
     sandbox.close()

@@ -20,8 +20,9 @@ from fuzz.sandbox.wire import Ended, receive, send
 def main(parent: int, control: int) -> None:
     """Fork and reap children as process `parent` asks for it over the socket `control`, until that is closed.
 
-    Requests: {"fork": true} with the files of a child -> {"pid"}; {"reap": pid, "patience": seconds} -> {"status"}, as
-    os.waitpid gives it, or null if the child had to be killed after that time.
+    Requests: {"fork": {"directory", "path"}}, where the child is to be and its sys.path, with its files -> {"pid"};
+    {"reap": pid, "patience": seconds} -> {"status"}, as os.waitpid gives it, or null if the child had to be killed
+    after that time.
     """
     die_with(parent)
     from fuzz.checks.results import warm_up
@@ -39,6 +40,8 @@ def main(parent: int, control: int) -> None:
                 if not pid:
                     requests.close()
                     die_with(nursery)
+                    os.chdir(message["fork"]["directory"])
+                    sys.path[:] = message["fork"]["path"]
                     sys.exit(inside.main(*files))
                 for file in files:
                     os.close(file)

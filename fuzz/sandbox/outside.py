@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence, Set
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from fuzz.sandbox.patience import LOADING, Patience
 from fuzz.sandbox.shared import Memory, lend, take
 from fuzz.sandbox.tail import Tail
 from fuzz.sandbox.wire import Ended, Message, receive, send
+from fuzz.spec import located
 from kernel.contract import NUM_HEADS, Inputs
 from reference.profile import PROFILES
 
@@ -54,7 +56,8 @@ class Sandbox:
     def __init__(self, spec: str, profile: str, device: str) -> None:
         self.spec, self.profile, self.device = spec, PROFILES[profile], device
         self.patience = Patience(device)
-        self._nursery = _Nursery()
+        located(spec)
+        self._nursery = _nursery_of(os.getpid())
         self._child: _Child | None = None
         self._tells_variants = False
         try:
@@ -112,7 +115,6 @@ class Sandbox:
             self._child.close()
             self._nursery.reap(self._child.pid, _DYING_SECONDS)
             self._child = None
-        self._nursery.close()
 
     def _ready(self) -> _Child:
         try:
@@ -246,6 +248,12 @@ class _Child:
         self.memory.close()
 
 
+@cache
+def _nursery_of(pid: int) -> _Nursery:
+    """The nursery of this process, one for all its sandboxes: it takes as long to start as torch to import."""
+    return _Nursery()
+
+
 class _Nursery:
     """The process that forks the children, see `fuzz.sandbox.nursery`; started for the first of them."""
 
@@ -266,14 +274,15 @@ class _Nursery:
         self.pid = process.pid
         self._requests = ours
         self._sockets = weakref.WeakSet([ours])
-        self.close = weakref.finalize(self, _end, process, self._sockets)
+        weakref.finalize(self, _end, process, self._sockets)
 
     def fork(self) -> _Child:
         memory = Memory()
         ours, theirs = socket.socketpair()
         output, printed = os.pipe()
         try:
-            send(self._requests, {"fork": True}, [theirs.fileno(), printed, memory.file])
+            asked = {"fork": {"directory": os.getcwd(), "path": sys.path}}
+            send(self._requests, asked, [theirs.fileno(), printed, memory.file])
             pid = receive(self._requests)[0]["pid"]
         finally:
             theirs.close()
