@@ -6,7 +6,7 @@ import json
 import shutil
 
 from fuzz.buckets import Bucket
-from fuzz.journal import strict
+from fuzz.files import strict
 from fuzz.reproducer import FACTS, Reproducer, evidence_name, write_dump
 from fuzz.run import Run
 from fuzz.totals import Totals

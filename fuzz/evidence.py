@@ -17,7 +17,7 @@ from fuzz.case import Case, is_finite
 from fuzz.checks import Verdict
 from fuzz.checks.numeric import beyond_rounding, expected_of
 from fuzz.checks.rows import owns_rows
-from fuzz.journal import write_json, write_text
+from fuzz.files import write_json, write_text
 from fuzz.reproducer import FACTS, Reproducer, write_dump
 from fuzz.rig import Tensors
 from fuzz.tensorfile import LIMIT, write_tensors

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fuzz.journal import write_json, write_text
+from fuzz.files import write_json, write_text
 from fuzz.names import HOME
 from fuzz.options import UsageError
 from fuzz.reading import find, read

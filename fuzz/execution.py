@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 
 from fuzz.buckets import Failing, telling
-from fuzz.journal import Event, Journal, number, strict
+from fuzz.files import number, strict
+from fuzz.journal import Event, Journal
 from fuzz.machine import process_start
 from fuzz.run import Run
 from fuzz.totals import GENERATE

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuzz.demands import DEMANDS
-from fuzz.journal import strict
+from fuzz.files import strict
 from fuzz.words import requests
 
 if TYPE_CHECKING:

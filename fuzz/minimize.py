@@ -11,7 +11,8 @@ from fuzz.case import Case
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import write_whole_dump
-from fuzz.journal import Event, strict
+from fuzz.files import strict
+from fuzz.journal import Event
 from fuzz.options import UsageError
 from fuzz.reading import Dump, each_dump
 from fuzz.replay import rig_for

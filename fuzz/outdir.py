@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fuzz.journal import write_json
+from fuzz.files import write_json
 from fuzz.options import UsageError
 from fuzz.run import Run
 from fuzz.summary import write_results

@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis.database import ExampleDatabase
 
 from fuzz.corpus import Corpus
-from fuzz.journal import Event, strict
+from fuzz.files import strict
+from fuzz.journal import Event
 
 _MOST = 100  # entries that one run tries
 

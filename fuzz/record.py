@@ -69,7 +69,7 @@ def _is_message(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """A number or None, as `fuzz.journal.strict` writes it."""
+    """A number or None, as `fuzz.files.strict` writes it."""
     if isinstance(value, str):
         return value in ("inf", "-inf", "nan")
     return value is None or (isinstance(value, (int, float)) and math.isfinite(value))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuzz.journal import write_json
+from fuzz.files import write_json
 from fuzz.options import UsageError
 from fuzz.reading import Dump, each_dump, read
 from fuzz.rig import Rig

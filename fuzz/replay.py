@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fuzz.checks import Finding, Verdict
 from fuzz.demands import UNDER_A_TOOL
 from fuzz.describe import device_name
-from fuzz.journal import number
+from fuzz.files import number
 from fuzz.options import DEFAULT_KERNEL, UsageError
 from fuzz.reading import Dump, check_memory, each_dump
 from fuzz.rig import Rig

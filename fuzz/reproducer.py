@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.explain import explain
-from fuzz.journal import strict, write_json, write_text
+from fuzz.files import strict, write_json, write_text
 from fuzz.options import DEFAULT_KERNEL
 
 SCHEMA = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz.journal import write_text
+from fuzz.files import write_text
 from fuzz.options import DEFAULT_MAX_TIME, Options
 
 SUITE = Path(__file__).parent / "suite"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from fuzz import reproducer
 from fuzz.buckets import Bucket
 from fuzz.dumps import Dumps
-from fuzz.journal import strict, write_json, write_text
+from fuzz.files import strict, write_json, write_text
 from fuzz.report import page
 from fuzz.run import Run
 from fuzz.totals import Totals

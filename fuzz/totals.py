@@ -10,7 +10,8 @@ from typing import Any
 
 from fuzz.buckets import Bucket, Failing, Found, kind_of, sort_out, telling
 from fuzz.counts import Counts
-from fuzz.journal import Event, Reader, number
+from fuzz.files import number
+from fuzz.journal import Event, Reader
 
 ALIVE = "alive"  # the check that the death of a worker fails
 GENERATE, SEARCH = "generate", "search"  # the phases that a case can belong to

@@ -25,7 +25,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from hypothesis.strategies import SearchStrategy
 
-from fuzz.journal import write_text
+from fuzz.files import write_text
 from fuzz.options import WHOLE, Shard
 
 CASES = 32

@@ -17,7 +17,7 @@ from fuzz.case import Case
 from fuzz.checks import Verdict
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import write_whole_dump
-from fuzz.journal import strict
+from fuzz.files import strict
 from fuzz.loading import load, of_function
 from fuzz.options import DEFAULT_OUT, UsageError
 from fuzz.reproducer import Reproducer, replay_command

@@ -6,7 +6,7 @@ from fuzz.buckets import bucket_name
 from fuzz.case import Case
 from fuzz.describe import describe, device_name, traits_of, versions
 from fuzz.evidence import write_whole_dump
-from fuzz.journal import strict
+from fuzz.files import strict
 from fuzz.loading import load
 from fuzz.reproducer import Reproducer
 from fuzz.rig import Rig

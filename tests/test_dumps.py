@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.dumps import Dumps
-from fuzz.journal import Journal, write_json
+from fuzz.files import write_json
+from fuzz.journal import Journal
 from fuzz.options import Options
 from fuzz.reading import read
 from fuzz.reproducer import FACTS, evidence_name

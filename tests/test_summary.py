@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fuzz.journal import Journal, Reader, number, strict, write_json
+from fuzz.files import number, strict, write_json
+from fuzz.journal import Journal, Reader
 from fuzz.options import Options
 from fuzz.run import Run
 from fuzz.summary import junit, replay_command, summary

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fuzz.case import Case
-from fuzz.journal import number
+from fuzz.files import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Finding:
-        """The inverse of to_json, and of what `fuzz.journal.strict` makes of that."""
+        """The inverse of to_json, and of what `fuzz.files.strict` makes of that."""
         fields = {name: given for name, given in value.items() if name != "message"}
         fields |= {name: number(value[name]) for name in ("got", "expected", "ratio")}
         if value["index"] is not None:
@@ -104,6 +104,6 @@ class Verdict:
 
     @classmethod
     def from_json(cls, case: Case, value: Mapping[str, Any]) -> Verdict:
-        """The inverse of to_json for a case, and of what `fuzz.journal.strict` makes of that."""
+        """The inverse of to_json for a case, and of what `fuzz.files.strict` makes of that."""
         ran = {check: number(ratio) for check, ratio in value["ran"].items()}
         return cls(case, ran, [Finding.from_json(told) for told in value["findings"]])

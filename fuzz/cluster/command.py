@@ -26,7 +26,8 @@ from fuzz.cluster.driver import Driver
 from fuzz.cluster.engine import Engine
 from fuzz.cluster.gather import Gathered
 from fuzz.cluster.plan import Plan, command, divide, part
-from fuzz.journal import Journal, write_json
+from fuzz.files import write_json
+from fuzz.journal import Journal
 from fuzz.machine import die_with, process_start
 from fuzz.options import Options, UsageError
 from fuzz.progress import open_display, terminal_stream

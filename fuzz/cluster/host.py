@@ -21,7 +21,7 @@ from typing import Any
 
 from fuzz import outdir
 from fuzz.cluster.leash import SAID, STATUS
-from fuzz.journal import write_text
+from fuzz.files import write_text
 from fuzz.run import Run
 
 _INTERVAL = 0.05

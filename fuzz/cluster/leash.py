@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from fuzz.journal import write_text
+from fuzz.files import write_text
 from fuzz.machine import die_with
 
 STATUS = "status"

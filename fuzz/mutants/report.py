@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.describe import versions
-from fuzz.journal import write_json, write_text
+from fuzz.files import write_json, write_text
 from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GROUPS, JUDGE, KILLED, SURVIVED
 from fuzz.mutants.rivals import ALL
 from fuzz.mutants.runner import EQUIVALENT, LEFT, Outcome

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzz.demands import DEMANDS
-from fuzz.journal import number
+from fuzz.files import number
 from fuzz.report.picture import Picture, pictures
 from fuzz.reproducer import RECORD, replay_command
 from fuzz.run import Run

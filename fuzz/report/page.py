@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fuzz.coverage import never_drawn
-from fuzz.journal import number, write_text
+from fuzz.files import number, write_text
 from fuzz.report import charts
 from fuzz.report.failures import Failure, failure
 from fuzz.report.history import began, earlier_runs, history

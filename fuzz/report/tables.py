@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fuzz.counts import Cell, Counts
 from fuzz.coverage import by_family
 from fuzz.demands import DEMANDS
-from fuzz.journal import number
+from fuzz.files import number
 from fuzz.report import charts
 from fuzz.words import counted, ratio_text, short
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from fuzz.case import Case
 from fuzz.checks import Finding, Verdict
 from fuzz.checks.invariance import INVARIANCES
-from fuzz.journal import write_json
+from fuzz.files import write_json
 from fuzz.options import UsageError
 from fuzz.sanitizer import inside, tool
 from fuzz.sanitizer.handover import Places, set_aside
