@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz import bench_cli, doctor, dump_cli, runs_cli
+from fuzz import doctor, dump_cli, exchange_cli, runs_cli
 from fuzz.cluster.command import is_on_cluster
 from fuzz.cluster.command import run as run_on_cluster
 from fuzz.machine import check_workers
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.set_defaults(command=_run)
     dump_cli.add_commands(commands)
     runs_cli.add_commands(commands)
-    bench_cli.add_commands(commands)
+    exchange_cli.add_commands(commands)
     mutants.add_command(commands)
     doctor.add_command(commands)
     parsed = parser.parse_args(arguments)
