@@ -7,7 +7,6 @@ import pytest
 import torch
 from triton.runtime.errors import InterpreterError
 
-import kernel
 from fuzz.case import Case
 from fuzz.checks import judge
 from fuzz.loading import load
@@ -45,7 +44,6 @@ def planted(monkeypatch, tmp_path):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         monkeypatch.setitem(sys.modules, spec.name, module)
-        monkeypatch.setattr(kernel, "prefill_hopper", module, raising=False)
 
     return plant
 
