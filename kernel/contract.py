@@ -98,14 +98,15 @@ class Inputs:
         return self.q_nope.device
 
 
-def check_operands(inputs: Inputs) -> None:
+def check_operands(inputs: Inputs) -> float:
     """Check everything that can be known without reading a tensor: types, shapes, dtypes, devices, the scale.
 
-    Never synchronises with the device. Raises TypeError or ValueError naming the operand, what it is and must be.
+    Returns the scale, rounded to float32. Never synchronises with the device. Raises TypeError or ValueError naming the
+    operand, what it is and must be.
     """
     if not _well_formed(inputs):
         _check_each(inputs)
-    check_scale(inputs.sm_scale)
+    return check_scale(inputs.sm_scale)
 
 
 def _well_formed(inputs: Inputs) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 import torch
 
 from . import interpreter
-from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results, check_scale
+from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results
 from .launch import is_interpreted, launch
 from .listing import HEADER, ITEM, ROW
 from .lone import lone
@@ -70,7 +70,7 @@ def call(
     inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None, plan_for: PlanFor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `run`; `plan_for` gives the plan, as `plan_on` does."""
-    check_operands(inputs)
+    sm_scale = check_operands(inputs)
     check_results(inputs, output, lse)
     if inputs.device.type == "cpu" and not INTERPRETED:
         return _run_on_gpu(inputs, output, lse)
@@ -79,7 +79,7 @@ def call(
     if lse is None:
         lse = inputs.q_nope.new_empty((inputs.total_q, NUM_HEADS), dtype=torch.float32)
     if inputs.total_q:
-        _launch(inputs, output, lse, plan_for)
+        _launch(inputs, sm_scale, output, lse, plan_for)
     return output, lse
 
 
@@ -107,18 +107,18 @@ def plan_of(plan_for: PlanFor, inputs: Inputs, *results: torch.Tensor) -> tuple[
     return plan_for(inputs.device, vectors and fits), vectors
 
 
-def _launch(inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, plan_for: PlanFor) -> None:
+def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Tensor, plan_for: PlanFor) -> None:
     """Launch what computes a call of at least one row: which kernels and how many programs, shapes alone decide."""
     q_nope, q_pe, ckv, kpe = inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache
     qo_indptr, kv_indptr, kv_indices = inputs.qo_indptr, inputs.kv_indptr, inputs.kv_indices
-    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
-    num_pages = inputs.num_pages
+    device, total_q, batch = q_nope.device, q_nope.shape[0], inputs.batch
+    num_kv_indices, num_pages = kv_indices.shape[0], ckv.shape[0]
     plan, vectors = plan_of(plan_for, inputs, output)
     variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     result_strides = (*output.stride(), *lse.stride())
-    scale = check_scale(inputs.sm_scale) * _LOG2_E
+    scale = sm_scale * _LOG2_E
     sizes = (total_q, batch, num_kv_indices)
     numbers = (
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),

@@ -69,7 +69,6 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
         variants.add((kernel, *variant))
 
     driver.set_active(AbsentHopper())
-    host.plan_on = lambda device, listable: plan.plan_for((9, 0))
     host.launch = compile_only
     counts = []
     for case in cases:
@@ -80,7 +79,8 @@ def _compile_for_hopper(cases: list[dict]) -> list[int]:
             dtype=getattr(torch, case.get("dtype", "bfloat16")),
         )
         output = torch.empty(inputs.total_q, 16, case.get("columns", 512), dtype=inputs.q_nope.dtype)[..., :512]
-        host._launch(inputs, output, torch.empty(inputs.total_q, 16))
+        lse = torch.empty(inputs.total_q, 16)
+        host._launch(inputs, inputs.sm_scale, output, lse, lambda device, listable: plan.plan_for((9, 0)))
         # What Triton tells apart is what `launch` is told apart by.
         counts.append(sum(len(kernel.device_caches[0][0]) for kernel in kernels))
         assert counts[-1] == len(variants)
