@@ -16,13 +16,15 @@ def promises(contract: str, without: Sequence[str]) -> frozenset[str]:
     """The promises of a contract, less some.
 
     Raises:
-        UsageError: there is no such contract, or one of those is no promise.
+        UsageError: there is no such contract, or one of those is no promise, or the one to be right at all.
     """
     if contract not in CONTRACTS:
         raise UsageError(f"--contract {contract}: no such contract; there are {', '.join(CONTRACTS)}")
     for name in without:
         if name not in PROMISES:
             raise UsageError(f"--without {name}: no such promise; there are {', '.join(PROMISES)}")
+        if name == "base":
+            raise UsageError("--without base: nothing would be left to check, all other promises rest on it")
     return CONTRACTS[contract].difference(without)
 
 

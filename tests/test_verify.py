@@ -85,6 +85,7 @@ def test_an_output_alone_is_enough_without_the_promise_of_an_lse(tmp_path):
     [
         ({"contract": "strict"}, "--contract strict: no such contract; there are definition, serving, hardened"),
         ({"without": ["paddin"]}, "--without paddin: no such promise; there are base, "),
+        ({"without": ["base"]}, "--without base: nothing would be left to check"),
         ({"strata": ["bel"]}, "--strata bel: no stratum 'bel'"),
         ({"profile": "sloppy"}, "profile 'sloppy' is none of default, "),
         ({"device": "tpu"}, "device 'tpu' is none of auto, cpu, cuda"),
