@@ -47,11 +47,14 @@ def test_a_row_is_computed_by_the_kernel_that_is_told(monkeypatch):
     assert {name: {row for row, path in enumerate(told) if path == name} for name in seen} == seen
 
 
-def test_on_hopper_other_kernels_are_told(monkeypatch):
-    monkeypatch.setattr(host, "plan_on", lambda device, listable: replace(PLAN, listed=listable))
+def test_with_the_plan_of_hopper_other_kernels_are_told():
+    def plan_for(device, listable):
+        return replace(PLAN, listed=listable)
+
+    def told(inputs, row):
+        return kernel.run.variant(**inputs.operands(), row=row, plan_for=plan_for)
+
     inputs = make_inputs(lengths=[(1, 9), (1, 17), (2, 257), (5, 40)])
-    assert [kernel.run.variant(**inputs.operands(), row=row) for row in (0, 1, 2, 4)] == [
-        "short", "hopper", "hopper-split", "hopper",
-    ]  # fmt: skip
+    assert [told(inputs, row) for row in (0, 1, 2, 4)] == ["short", "hopper", "hopper-split", "hopper"]
     odd = replace(inputs, q_nope=inputs.q_nope.new_empty(*inputs.q_nope.shape, 2)[..., 0])
-    assert kernel.run.variant(**odd.operands(), row=1) == "lone"
+    assert told(odd, 1) == "lone"
