@@ -156,7 +156,7 @@ class Controller:
         print(f"\n{message}", file=self._terminal, flush=True)
         os._exit(status)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         totals, run = self._watch.totals, self.run
         if not self._fuzzing and not totals.buckets():
             return

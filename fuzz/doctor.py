@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from fuzz import machine
 from fuzz.options import UsageError
@@ -28,7 +27,7 @@ _OPTIONAL = {
 _INSTRUMENTATION = {"consan": "add_concurrency_sanitizer", "fpsan": "add_fp_sanitizer"}
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parser to what argparse's add_subparsers returned."""
     doctor = commands.add_parser(
         "doctor",

@@ -21,7 +21,7 @@ Exit status: 0 FIXED, no check fails any more; 1 FAILED or FLAKY, it fails in al
 replayed. Nothing in a dump is run: a kernel that is not ours has to be named."""
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers to what argparse's add_subparsers returned."""
     _add(
         commands,
@@ -48,7 +48,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(
-    commands: Any,
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     text: str,
     command: Callable[[argparse.Namespace], int],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from fuzz import machine
 from fuzz.options import Options, add_options, given
@@ -16,7 +15,7 @@ Random inputs follow from --seed (0) and the UUID. Exit status: 0 all passed; 1 
 judged, or there was none."""
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers to what argparse's add_subparsers returned."""
     text = "judge a kernel on FlashInfer-Bench workloads"
     check = commands.add_parser("check", help=text, description=f"{text.capitalize()}.", epilog=_CHECK_EPILOG)

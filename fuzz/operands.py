@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from fuzz import guards
+from fuzz.checks.storage import tensors
 from fuzz.exchange import definition
 from fuzz.hashing import bell, key
 from fuzz.options import UsageError
@@ -98,7 +99,7 @@ def promises_needed(inputs: Inputs) -> dict[str, str]:
     """The promises that a kernel must make for its result to be judged, each with what it is needed for."""
     needed = {"base": "any workload"}
     try:
-        check_inputs(**inputs.operands())  # type: ignore[arg-type]
+        check_inputs(**tensors(inputs), sm_scale=inputs.sm_scale)
     except ValueError as error:
         return needed | {"hardened": str(error)}
     q_len, kv_len = inputs.qo_indptr.long().diff(), inputs.kv_indptr.long().diff()

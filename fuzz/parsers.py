@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+Parsed = TypeVar("Parsed")
 
 
 def duration(text: str) -> float:
@@ -78,9 +80,9 @@ def _whole(text: str, *, least: int) -> int:
     return value
 
 
-def reported(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def reported(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     """The parser with its reason kept: argparse shows the text of an ArgumentTypeError, but not of a ValueError."""
-    def convert(text: str) -> Any:
+    def convert(text: str) -> Parsed:
         try:
             return parse(text)
         except ValueError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from fuzz.merge import merge
 from fuzz.report.again import write_again
@@ -15,7 +14,7 @@ MERGE_EPILOG = """\
 Exit status: 1 if a run found a failure, else 2 if one could not be done, was killed or is missing, else 0."""
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers to what argparse's add_subparsers returned."""
     report = commands.add_parser(
         "report",
