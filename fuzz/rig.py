@@ -10,7 +10,7 @@ import torch
 
 from fuzz import formats
 from fuzz.case import Case
-from fuzz.checks import Verdict, judge, needs_device
+from fuzz.checks import Finding, Verdict, judge, needs_device
 from fuzz.checks.elsewhere import home_of
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.sandbox import Sandbox
@@ -50,13 +50,14 @@ class Rig:
     def verdict(self, case: Case, also: Set[str] = frozenset()) -> Verdict:
         """The verdict on a case."""
         if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
-            return self.target.judge(case, self.contract, also)[0]
+            return _with_printed(self.target, self.target.judge(case, self.contract, also)[0])
         return self._judged(case, self.target, also)
 
     def recorded(self, case: Case, also: Set[str] = frozenset()) -> tuple[Verdict, Tensors]:
         """The verdict on a case, and what the kernel gave."""
         if isinstance(self.target, Sandbox) and self._is_judged_inside(case, also):
-            return self.target.judge(case, self.contract, also, record=True)
+            verdict, observed = self.target.judge(case, self.contract, also, record=True)
+            return _with_printed(self.target, verdict), observed
         recording = Recording(self.target)
         return self._judged(case, recording, also), recording.results
 
@@ -65,13 +66,22 @@ class Rig:
         return self.recorded(case, {check} & INVARIANCES.keys())
 
     def _judged(self, case: Case, target: Target, also: Set[str]) -> Verdict:
+        if not isinstance(self.target, Sandbox):
+            return judge(case, target, device=self.device, contract=self.contract, also=also)
         # the operands of a sandbox are on the CPU, wherever its kernel runs
-        device = "cpu" if isinstance(self.target, Sandbox) else self.device
-        return judge(case, target, device=device, contract=self.contract, also=also)
+        return _with_printed(self.target, judge(case, target, device="cpu", contract=self.contract, also=also))
 
     def _is_judged_inside(self, case: Case, also: Set[str]) -> bool:
         device = torch.device(self.device)
         return device.type == "cuda" and (home_of(case, device) == device or needs_device(case, self.contract, also))
+
+
+def _with_printed(target: Sandbox, verdict: Verdict) -> Verdict:
+    """The verdict, with what its calls have printed. Standard output belongs to those who serve with the kernel, and on
+    a GPU printing means that the host waits."""
+    if printed := target.take_printed():
+        verdict.add("alive", Finding("alive", "it printed to standard output", cause="stdout", printed=printed))
+    return verdict
 
 
 def _is_plain(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:

@@ -111,6 +111,18 @@ def closes_all_files(operands):
     time.sleep(60)
 
 
+@misbehaves
+def prints(operands):
+    print("from Python")
+    ctypes.CDLL(None).puts(b"from C")  # buffered there, as what device code prints
+
+
+def complains(**operands):
+    """Right, and writes a lot to stderr."""
+    sys.stderr.write("a warning\n" * 10_000)
+    return right(**operands)
+
+
 def noisy(**operands):
     """Right, and prints a lot, bytes that look like messages among it."""
     os.write(1, bytes(range(256)) * 2000)

@@ -78,7 +78,7 @@ def test_a_crash_says_where_in_the_kernel_and_nothing_of_the_sandbox(sandboxed):
     assert "fuzz/" not in finding.printed and "Extension modules" not in finding.printed
 
 
-@pytest.mark.parametrize("name", ["right", "writes_into", "noisy"])
+@pytest.mark.parametrize("name", ["right", "writes_into", "complains"])
 def test_a_right_kernel_passes_and_its_process_stays(sandboxed, name):
     rig = sandboxed(name)
     first = rig.target._child.pid
@@ -86,6 +86,30 @@ def test_a_right_kernel_passes_and_its_process_stays(sandboxed, name):
         verdict = rig.verdict(case, {"repeatable", "batch-invariant", "page-invariant", "fresh", "dead-content"})
         assert not verdict.findings and {"output", "lse", "repeatable", "fresh"} <= verdict.ran.keys()
     assert rig.target._child.pid == first
+
+
+def test_a_kernel_that_prints_fails_the_case_with_what_it_printed_and_is_checked_all_the_same(sandboxed):
+    rig = sandboxed("prints")
+    child = rig.target._child.pid
+    assert not rig.verdict(HARMLESS).findings
+    verdict = rig.verdict(HARMFUL, {"repeatable"})
+    [finding] = verdict.findings
+    assert (finding.check, finding.cause) == ("alive", "stdout")
+    assert finding.printed.splitlines()[-2:] == ["from Python", "from C"]
+    assert {"output", "lse", "repeatable"} <= verdict.ran.keys()
+    assert not rig.verdict(HARMLESS).findings
+    assert rig.target._child.pid == child
+
+
+def test_a_verdict_from_inside_tells_of_what_was_printed_too(sandboxed):
+    rig = sandboxed("prints")
+    verdict, _ = rig.target.judge(HARMFUL, rig.contract, frozenset())
+    assert not verdict.findings and rig.target.take_printed().endswith("from C")
+
+
+def test_what_is_printed_is_no_message(sandboxed):
+    [finding] = sandboxed("noisy").verdict(HARMLESS).findings
+    assert (finding.check, finding.cause) == ("alive", "stdout")
 
 
 def test_what_a_kernel_does_to_memory_is_seen_from_outside(sandboxed):

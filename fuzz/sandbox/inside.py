@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import resource
@@ -34,17 +35,18 @@ MEMORY = 4 << 30
 _TENSORS = len(OPERANDS) - 1  # all operands but sm_scale
 # What a thread gets to end after the call that started it.
 _THREAD_GRACE = 0.2
+_LIBC = ctypes.CDLL(None)
 
 
-def main(answers: int, output: int, memory: int) -> int:
+def main(answers: int, output: int, errors: int, memory: int) -> int:
     """Serve until the other side closes the socket; returns the exit status.
 
     answers  a socket for the messages: {"load": spec, "profile", "device"} first, then any number of calls
-    output   where stdout and stderr go
+    output   where stdout goes, and `errors` where stderr does
     memory   the file of the memory that both sides share
     """
     os.setsid()  # Ctrl-C is for the worker
-    _redirect(output)
+    _redirect(output, errors)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # where memory runs out, it is the kernel that has to go
     messages = socket.socket(fileno=answers)
@@ -59,18 +61,19 @@ def main(answers: int, output: int, memory: int) -> int:
         send(messages, {"variants": target.tells_variants})
         while True:
             asked, files = receive(messages)
-            send(messages, server.answer(asked, files))
+            answer = server.answer(asked, files)
+            _LIBC.fflush(None)  # what the kernel printed is known before its answer
+            send(messages, answer)
             for file in files:
                 os.close(file)
     return 0
 
 
-def _redirect(output: int) -> None:
+def _redirect(output: int, errors: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    for file, place in ((null, 0), (output, 1), (output, 2)):
+    for file, place in ((null, 0), (output, 1), (errors, 2)):
         os.dup2(file, place)
-    os.close(null)
-    os.close(output)
+        os.close(file)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     faulthandler.enable(2)

@@ -60,6 +60,7 @@ class Sandbox:
         self._nursery = _nursery_of(os.getpid())
         self._child: _Child | None = None
         self._tells_variants = False
+        self._printed = ""
         try:
             self._warm()
         except _Dead as error:
@@ -77,6 +78,7 @@ class Sandbox:
         asked = {"lent": lent.message, "end": lent.end, "sm_scale": inputs.sm_scale, "most": most}
         answer = self._ask(asked, lent.files, self.patience.call(inputs))
         lent.take_back()
+        self._printed = self._printed or child.output.text()
 
         def result(told: Any) -> torch.Tensor:
             return offered[told] if isinstance(told, int) else take(child.memory, told)
@@ -106,8 +108,14 @@ class Sandbox:
             answer = self._ask(asked, (), self.patience.verdict())
         except KernelRaised as error:
             return Verdict(case, {"alive": None}, [error.finding()]), {}
+        self._printed = self._printed or child.output.text()
         observed = {name: take(child.memory, told) for name, told in answer["observed"].items()}
         return Verdict.from_json(case, answer), observed
+
+    def take_printed(self) -> str:
+        """The last lines that calls since the last one of this have printed to standard output; "" for none."""
+        printed, self._printed = self._printed, ""
+        return printed
 
     def close(self) -> None:
         """End the child. Not needed before this process ends: no child outlives it."""
@@ -136,8 +144,8 @@ class Sandbox:
     def _ask(self, asked: Message, files: Sequence[int], seconds: float) -> Message:
         """The answer of the child. Raises KernelRaised, and drops the child if it is not fit for another call."""
         began = time.monotonic()
-        assert self._child is not None
-        tail = self._child.tail
+        child = self._child
+        assert child is not None
         try:
             answer = self._talk(asked, files, seconds)
         except _Dead as death:
@@ -148,13 +156,13 @@ class Sandbox:
         if "failed" in answer:
             raise RuntimeError(f"the judge failed in the child process:\n{answer['failed']}")
         if "raised" in answer:
-            error = KernelRaised(answer["cause"], answer["raised"], tail.text())
+            error = KernelRaised(answer["cause"], answer["raised"], child.said())
             if answer["spent"]:
                 self._drop(0)
             raise error
         for told in answer.get("findings", ()):
             if told["check"] == "alive":
-                told["printed"] = tail.text()
+                told["printed"] = child.said()
                 if told["cause"] == "memory":
                     self._drop(0)
         return answer
@@ -171,11 +179,11 @@ class Sandbox:
             time.sleep(_TRACE_SECONDS)
             child.listen()
             self._drop(0)
-            raise _Dead("timeout", f"it did not return within {seconds:.0f} s", child.tail.text()) from None
+            raise _Dead("timeout", f"it did not return within {seconds:.0f} s", child.said()) from None
         except Ended:
             status = self._drop(_DYING_SECONDS)
             child.listen()
-            raise _Dead(*_death(status), child.tail.text()) from None
+            raise _Dead(*_death(status), child.said()) from None
         except BaseException:  # Ctrl-C: an answer that comes later would be taken for the next one
             self._drop(0)
             raise
@@ -214,37 +222,49 @@ def _death(status: int | None) -> tuple[str, str]:
 class _Child:
     """A process that runs the kernel."""
 
-    def __init__(self, pid: int, messages: socket.socket, output: int, memory: Memory) -> None:
+    def __init__(self, pid: int, messages: socket.socket, output: int, errors: int, memory: Memory) -> None:
         self.pid, self.messages, self.memory = pid, messages, memory
-        self.tail = Tail(output)
+        self.output, self.errors = Tail(output), Tail(errors)
         self.messages.settimeout(_ANSWER_SECONDS)
 
     def ask(self, asked: Message, files: Sequence[int], seconds: float) -> Message:
         """Raises TimeoutError if no answer comes in that time, Ended if none will."""
-        self.tail.read()
-        self.tail.clear()
+        self.listen()
+        for tail in self._tails:
+            tail.clear()
         send(self.messages, asked, files)
         until = time.monotonic() + seconds
         waiting = select.poll()
         waiting.register(self.messages, select.POLLIN)
-        if self.tail.is_open:
-            waiting.register(self.tail.file, select.POLLIN)
+        tails = {tail.file: tail for tail in self._tails if tail.is_open}
+        for file in tails:
+            waiting.register(file, select.POLLIN)
         while (left := until - time.monotonic()) > 0:
             for file, _ in waiting.poll(1000 * left):
                 if file == self.messages.fileno():
-                    self.tail.read()
+                    self.listen()
                     return receive(self.messages)[0]
-                if not self.tail.read():
+                if not tails[file].read():
                     waiting.unregister(file)
         raise TimeoutError
 
     def listen(self) -> None:
         """Read what it has printed."""
-        self.tail.read()
+        for tail in self._tails:
+            tail.read()
+
+    def said(self) -> str:
+        """The last lines that it printed."""
+        return "\n".join(text for tail in self._tails if (text := tail.text()))
+
+    @property
+    def _tails(self) -> tuple[Tail, Tail]:
+        return self.output, self.errors
 
     def close(self) -> None:
         self.messages.close()
-        self.tail.close()
+        for tail in self._tails:
+            tail.close()
         self.memory.close()
 
 
@@ -279,16 +299,17 @@ class _Nursery:
     def fork(self) -> _Child:
         memory = Memory()
         ours, theirs = socket.socketpair()
-        output, printed = os.pipe()
+        (output, printed), (errors, complained) = os.pipe(), os.pipe()
         try:
             asked = {"fork": {"directory": os.getcwd(), "path": sys.path}}
-            send(self._requests, asked, [theirs.fileno(), printed, memory.file])
+            send(self._requests, asked, [theirs.fileno(), printed, complained, memory.file])
             pid = receive(self._requests)[0]["pid"]
         finally:
             theirs.close()
             os.close(printed)
+            os.close(complained)
         self._sockets.add(ours)
-        return _Child(pid, ours, output, memory)
+        return _Child(pid, ours, output, errors, memory)
 
     def reap(self, pid: int, patience: float) -> int | None:
         """Wait for a child, and kill it after some seconds; returns its status if that was not needed."""
