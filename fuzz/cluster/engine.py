@@ -72,7 +72,8 @@ class Engine:
             time.sleep(seconds)
             return []
         self._ray.wait(answers, num_returns=1, timeout=seconds)
-        return self._ray.wait(answers, num_returns=len(answers), timeout=0)[0]
+        come: list[Any] = self._ray.wait(answers, num_returns=len(answers), timeout=0)[0]
+        return come
 
     def value(self, answer: Any) -> Any:
         """An answer that has come. Raises Lost."""
