@@ -7,8 +7,8 @@
 
 On Hopper schedule.py and prefill_hopper.py take the place of `lone` and `prefill` where rows move in 16-byte pieces.
 
-Reading order: `run` and `_launch` here, prefill.py, attend.py (the loop over keys), then lookup.py (who does what),
-short.py, lone.py and split.py; for Hopper schedule.py and prefill_hopper.py.
+Reading order: `run`, `call` and `_launch` here, prefill.py, attend.py (the loop over keys), then lookup.py (who does
+what), short.py, lone.py and split.py; for Hopper schedule.py, listing.py and prefill_hopper.py.
 """
 
 import math
