@@ -18,6 +18,7 @@ from fuzz.strata.lengths import (
     SHORT,
     TILE_KEYS,
     TILE_QUERIES,
+    TWO_ROUNDS,
     Runs,
     as_runs,
     server_lengths,
@@ -126,6 +127,11 @@ def _tiny(d: _Drawing) -> list[Run]:
         q_len = d.integer(1, 4)
         requests.append((1, q_len, d.integer(1 if d.masked else q_len, 4)))
     return requests
+
+
+def _two_rounds(d: _Drawing) -> list[Run]:
+    low, high = d.one_of(TWO_ROUNDS)
+    return [(1, d.integer(1, 3), d.integer(low, high)) for _ in range(d.integer(1, 2))]
 
 
 def _decode(d: _Drawing) -> list[Run]:
@@ -243,6 +249,7 @@ _STRATA: dict[str, Callable[[_Drawing], list[Run]]] = {
     "single": _single,
     "ragged": _ragged,
     "tiny": _tiny,
+    "two-rounds": _two_rounds,
     "decode": _decode,
     "no-prefix": _no_prefix,
     "key-edge": _key_edge,

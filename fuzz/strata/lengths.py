@@ -19,6 +19,8 @@ TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
 # our kernel takes requests of more keys than that another way, in the interpreter and on GPUs
 SHORT = (16, 128)
+# of those, what it takes in a second round
+TWO_ROUNDS = ((9, 16), (65, 128))
 # keys in a chunk of split-KV of our kernel: for each query, in the interpreter and on GPUs, and for up to MOST_SPLIT
 # queries where there are many keys
 CHUNKS, LONG_CHUNKS = (128, 256), (512, 1024)
@@ -90,6 +92,10 @@ def _live(runs: Runs) -> list[tuple[int, int]]:
     return [(q_len, kv_len) for _, q_len, kv_len in runs if q_len and kv_len]
 
 
+def _takes_two_rounds(kv_len: int) -> bool:
+    return any(low <= kv_len <= high for low, high in TWO_ROUNDS)
+
+
 def _at_edge(length: int) -> bool:
     """k * 16 + {-1, 0, 1} for a k >= 1: the edges of every larger block are among them."""
     return length >= 15 and length % 16 in (0, 1, 15)
@@ -116,6 +122,11 @@ LENGTHS = {
         doc="1 to 4 queries and keys: fewer keys than a tile, a warp or a split has lanes",
         source="F07, F08, F23; aiter PR #2128",
         holds=lambda runs: bool(_live(runs)) and all(q <= 4 and kv <= 4 for q, kv in _live(runs)),
+    ),
+    "two-rounds": Lengths(
+        doc="9 to 16 keys, or 65 to 128: of a short request, what is missing may be noticed in one round alone",
+        source="F04, F07, F30; vLLM #48043",
+        holds=lambda runs: bool(_live(runs)) and all(_takes_two_rounds(kv) for _, kv in _live(runs)),
     ),
     "decode": Lengths(
         doc="one query in each request: the shape of decode, for which kernels have short cuts",

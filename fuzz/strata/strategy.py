@@ -139,9 +139,12 @@ def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | Non
 
 # share of a family's first and simplest name; of families that are not here, all are alike
 _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.8}
+# of the other names, what is drawn more often than the rest: it says something of one operand in four
+_OFTEN = {"layout:wide": 3}
 # what a stratum has to say, it says together with these: half of its cases have one of them in that family
 _TOGETHER = {
     "lengths:tiny": ("indptr:kv-past-end",),  # claims more keys than there are in the batch
+    "lengths:two-rounds": ("pages:garbage", "indptr:kv-past-end"),  # in either round
     "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
     "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
     "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
@@ -161,9 +164,10 @@ def _is_heavy(family: str, name: str) -> bool:
 
 def _pool(family: str, names: list[str]) -> list[str]:
     """The names, the first as often as its share demands."""
-    share, others = _PLAIN.get(family), len(names) - 1
-    repeats = round(others * share / (1 - share)) if share is not None and others else 1
-    return [names[0]] * repeats + names[1:]
+    others = [name for name in names[1:] for _ in range(_OFTEN.get(f"{family}:{name}", 1))]
+    share = _PLAIN.get(family)
+    repeats = round(len(others) * share / (1 - share)) if share is not None and others else 1
+    return [names[0]] * repeats + others
 
 
 def _partners(family: str, pool: list[str], so_far: list[str]) -> list[str]:
