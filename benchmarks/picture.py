@@ -28,7 +28,7 @@ def draw(rows: list[Row]) -> str:
     kernels = [*dict.fromkeys(row["kernel"] for row in rows), *(peer for peer in _COLOURS if peer != DEFAULT_KERNEL)]
     height = _TOP + _ROW * len(workloads) + 24
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 60}" height="{height}" '
         'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
     ]
     for place, kernel in enumerate(kernels):

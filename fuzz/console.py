@@ -51,7 +51,7 @@ def closing(run: Run, totals: Totals, *, coverage: bool) -> Iterator[tuple[str, 
     and residue came up among them."""
     for bucket in totals.buckets():
         finding = bucket.smallest.finding
-        yield f"{bucket.name}  ({bucket.cases:,} cases; needs {bucket.stratum})", True
+        yield f"{bucket.name}  ({counted(bucket.cases, 'case')}; needs {bucket.stratum})", True
         yield f"    {finding.get('message') or finding['detail']}", False
         yield f"    {replay_command(run, bucket)}", False
     for event in totals.errors:
