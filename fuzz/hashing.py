@@ -12,7 +12,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _LANES = 0x0000FFFF0000FFFF
 # int64 temporaries of this many elements stay in a core's second-level cache
-_CPU_CHUNK = 1 << 16
+_CPU_CHUNK = 1 << 15
 _GPU_CHUNK = 1 << 24
 
 
@@ -58,15 +58,19 @@ def bell(stream: int, counters: torch.Tensor, columns: int, exponent: int, dtype
     rows, column = _mix_(x, torch.empty_like(x)).split((count, columns))  # the hashes of two streams
     out = torch.empty(count, columns, dtype=dtype, device=counters.device)
     chunk = max(1, (_CPU_CHUNK if counters.device.type == "cpu" else _GPU_CHUNK) // columns)
+    scale = 2.0 ** (exponent - 15)
+    centre = torch.tensor(-131070 * scale)  # a number, wherever the counters are
     for start in range(0, count, chunk):
         x = rows[start : start + chunk, None] + column
         spare = torch.empty_like(x)
         _mix_(x, spare)
         torch.bitwise_right_shift(x, 16, out=spare)
-        x.bitwise_and_(_LANES).add_(spare.bitwise_and_(_LANES))
+        x.bitwise_and_(_LANES)
+        # from here on no sum leaves its 32 bits
+        halves = x.view(torch.int32).add_(spare.bitwise_and_(_LANES).view(torch.int32))
         torch.bitwise_right_shift(x, 32, out=spare)
-        x.add_(spare).bitwise_and_(0x3FFFF)
-        out[start : start + chunk] = x.to(torch.float32).sub_(131070).mul_(2.0 ** (exponent - 15))
+        halves.add_(spare.view(torch.int32))
+        out[start : start + chunk] = torch.add(centre, halves[:, ::2], alpha=scale)
     return out
 
 
