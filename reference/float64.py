@@ -152,8 +152,11 @@ class Gathered:
 
     @cached_property
     def any_subnormal(self) -> bool:
-        """Whether |k| holds a number that is subnormal in float32."""
-        return bool(((self._magnitude > 0) & (self._magnitude < torch.finfo(torch.float32).tiny)).any())
+        """Whether a key holds a number that is subnormal in bfloat16, and so in float32; those of float16 are not."""
+        if self.key.dtype != torch.bfloat16:
+            return False
+        pattern = self.key.view(torch.int16) & 0x7FFF  # 1 .. 0x7F for these; 0 is made the largest
+        return int(((pattern - 1) & 0x7FFF).amin()) < 0x7F
 
     @cached_property
     def _magnitude(self) -> Tensor:

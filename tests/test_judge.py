@@ -10,7 +10,7 @@ import fuzz.checks
 import kernel
 from fuzz.build import build
 from fuzz.case import Case
-from fuzz.checks import CHECKS, is_made, judge, results
+from fuzz.checks import CHECKS, elsewhere, is_made, judge, memory, results, storage
 from fuzz.checks.elsewhere import Elsewhere
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.checks.numeric import beyond_rounding, expected_of
@@ -244,6 +244,30 @@ def test_changed_operands_are_seen(where):
     assert "kv_indices was changed by the call (1 of 81 elements) at [3]" in failures(where(target(run)))[
         "inputs-untouched"
     ].replace(", at", " at")
+
+
+@pytest.mark.parametrize("limit", [memory._COPY_LIMIT, 1 << 12], ids=["all of it kept", "samples of large operands"])
+@pytest.mark.parametrize("name", ["q_nope", "q_pe", "ckv_cache", "kpe_cache", "qo_indptr", "kv_indptr", "kv_indices"])
+def test_a_byte_changed_around_an_operand_is_seen_and_named(monkeypatch, name, limit):
+    monkeypatch.setattr(memory, "_COPY_LIMIT", limit)
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        storage = operands[name].untyped_storage()
+        torch.empty(0, dtype=torch.uint8, device=DEVICE).set_(storage)[-1] ^= 1
+
+    assert failures(target(run)) == {"in-bounds": f"in-bounds: memory around {name} was written"}
+
+
+@pytest.mark.parametrize(("in_order", "waits"), [(True, 1), (False, 3)])
+def test_a_kernel_that_keeps_to_the_stream_is_waited_for_once(monkeypatch, in_order, waits):
+    waited = []
+    for module in (elsewhere, storage):
+        monkeypatch.setattr(module, "wait_for", waited.append)
+    inputs = build(CASE)
+    output, lse = torch.empty(11, 16, 512, dtype=torch.bfloat16), torch.empty(11, 16)
+    Elsewhere(target(kernel.run), torch.device(DEVICE), in_order=in_order)(inputs, output, lse)
+    assert len(waited) == waits
 
 
 def test_an_exception_is_a_failure_of_alive():

@@ -1,5 +1,6 @@
 """What the kernel under test did to memory: every result element written, nothing else touched."""
 
+from collections.abc import Mapping
 from types import EllipsisType
 
 import torch
@@ -7,22 +8,33 @@ import torch
 from fuzz import guards
 from fuzz.checks.finding import Finding
 from fuzz.checks.results import Results, bits, unwritten
-from fuzz.checks.storage import tensors
+from fuzz.checks.storage import storages_of, tensors
 from kernel.contract import Inputs
 
-_COPY_LIMIT = 1 << 28  # bytes of an operand up to which a copy of all of it is kept
+_COPY_LIMIT = 1 << 28  # bytes, of all storages together or of one operand, up to which a copy is kept
 
 
 class Snapshot:
     """The operands as they were before a call.
 
-    All of each or, of a huge one, a sample: of a cache the pages that live slots name, of others every n-th row.
+    Their storages, guard bands and all; or, of huge ones, all of each operand or a sample: of a cache the pages that
+    live slots name, of others every n-th row.
     """
 
     def __init__(self, inputs: Inputs) -> None:
         operands = tensors(inputs)
-        self._kept = {name: _kept(name, tensor, inputs) for name, tensor in operands.items()}
-        self._held = {name: tensor[self._kept[name]].clone() for name, tensor in operands.items()}
+        self._contents = _contents(operands)
+        self._kept: dict[str, EllipsisType | slice | torch.Tensor] = dict.fromkeys(operands, ...)
+        if self._contents is not None:
+            self._held = _views_of(self._contents, operands)
+        else:
+            self._kept = {name: _kept(name, tensor, inputs) for name, tensor in operands.items()}
+            self._held = {name: tensor[self._kept[name]].clone() for name, tensor in operands.items()}
+
+    def holds(self, inputs: Inputs) -> bool:
+        """Whether not a byte has changed in or around any operand, as far as one comparison tells."""
+        contents = None if self._contents is None else _contents(tensors(inputs))
+        return self._contents is not None and contents is not None and torch.equal(self._contents, contents)
 
     def changed(self, inputs: Inputs) -> Finding | None:
         """The first operand that holds something else now."""
@@ -50,18 +62,44 @@ def check_written(results: Results) -> Finding | None:
     return Finding("written", detail, _first(missed[name]))
 
 
-def check_bounds(inputs: Inputs, results: Results) -> Finding | None:
-    """Whether the guard bands of all operands and result buffers are as they were made."""
+def check_bounds(operands: Mapping[str, torch.Tensor], results: Results) -> Finding | None:
+    """Whether the guard bands of some operands and of the result buffers are as they were made."""
     storages: dict[int, dict[str, torch.Tensor]] = {}
-    named = tensors(inputs) | dict(zip(("output", "lse"), results.buffers, strict=False))
+    named = dict(operands) | dict(zip(("output", "lse"), results.buffers, strict=False))
     for name, tensor in named.items():
         storages.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor
+    if not storages:
+        return None
     # all of them are asked for at once, so that a GPU is waited for once
     intact = torch.stack([guards.intact(*views.values()) for views in storages.values()]).tolist()
     for whole, views in zip(intact, storages.values(), strict=True):
         if not whole:
             return Finding("in-bounds", f"memory around {' and '.join(views)} was written")
     return None
+
+
+def _contents(operands: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """What the storages of the operands hold, one after the other, int64; None where that is too much to be kept."""
+    storages = storages_of(operands.values())
+    if sum(storage.nbytes() for storage in storages) > _COPY_LIMIT:
+        return None
+    return torch.cat([torch.empty(0, dtype=torch.int64, device=each.device).set_(each) for each in storages])
+
+
+def _views_of(contents: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The operands as they are in such contents."""
+    starts, start = {}, 0
+    for storage in storages_of(operands.values()):
+        starts[storage.data_ptr()] = start
+        start += storage.nbytes()
+    return {
+        name: contents.view(tensor.dtype).as_strided(
+            tensor.shape,
+            tensor.stride(),
+            starts[tensor.untyped_storage().data_ptr()] // tensor.itemsize + tensor.storage_offset(),
+        )
+        for name, tensor in operands.items()
+    }
 
 
 def _kept(name: str, tensor: torch.Tensor, inputs: Inputs) -> EllipsisType | slice | torch.Tensor:

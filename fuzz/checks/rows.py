@@ -1,5 +1,6 @@
 """Where in the batch a row of the results lies."""
 
+import operator
 from dataclasses import replace
 
 from fuzz.checks.finding import Finding
@@ -12,8 +13,8 @@ _TILE = 64  # keys; rows that see a multiple of it, one less or one more, are wh
 
 def owns_rows(inputs: Inputs) -> bool:
     """Whether qo_indptr says which request owns which row, so that results are defined."""
-    starts = inputs.qo_indptr.long()
-    return bool((starts[0] == 0) & (starts.diff() >= 0).all() & (starts[-1] <= inputs.total_q))
+    starts = inputs.qo_indptr.tolist()
+    return starts[0] == 0 and starts[-1] <= inputs.total_q and all(map(operator.le, starts, starts[1:]))
 
 
 def place(inputs: Inputs, finding: Finding, target: Target) -> Finding:

@@ -12,6 +12,11 @@ def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
     return {name: value for name, value in inputs.operands().items() if isinstance(value, torch.Tensor)}
 
 
+def storages_of(views: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    """The storages that views have, each once."""
+    return list({view.untyped_storage().data_ptr(): view.untyped_storage() for view in views}.values())
+
+
 def copy_of(inputs: Inputs, device: torch.device | None = None) -> Inputs:
     """Inputs of the same layout in storages of their own, on `device` or where they are."""
     names = tensors(inputs)
