@@ -19,7 +19,7 @@ from fuzz.mutants.report import Report, RulesReport, line
 from fuzz.mutants.rivals import draw_trials, judge_by_rules
 from fuzz.mutants.runner import Outcome, Passed, Work, draw_cases, in_child, run_all
 from fuzz.mutants.selftest import patience, run_tests
-from fuzz.mutants.trial import Budget, attack
+from fuzz.mutants.trial import Budget, attack, warm_up
 
 
 def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) -> Report:
@@ -42,6 +42,8 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     report = Report(in_child(device_name, device), began, seed=parsed.seed, cases=len(cases), **about)
     run = _Run(report, parsed, Known(parsed.out, parsed.resume, device, *cases), device, workers, began)
     if in_kernel:
+        if device == "cpu":
+            warm_up()
         unchanged = mutants.pop(0)
         control = run.known.outcome_of(unchanged) or _survey(unchanged, cases, budget, run)
         run.tell(control)

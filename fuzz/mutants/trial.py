@@ -19,6 +19,7 @@ from fuzz.checks import judge
 from fuzz.checks.invariance import INVARIANCES
 from fuzz.describe import traits_of
 from fuzz.journal import Journal
+from fuzz.loading import load
 from fuzz.mutants.edit import Sources
 from fuzz.mutants.mutant import BROKEN, CASE, KILLED, PASSED, SHRUNK, SURVIVED
 from fuzz.mutants.package import load_mutant
@@ -48,6 +49,12 @@ class Budget:
     def of(cls, device: str, cases: int) -> Budget:
         """On a GPU the first case of each variant waits for the compiler."""
         return cls(120 + cases / 2, 120, 20) if device == "cuda" else cls(30 + cases, 90, 5)
+
+
+def warm_up() -> None:
+    """Judge a case on the CPU, so that processes forked after it need not import what that takes: 1.5 s for each."""
+    torch.set_num_threads(1)  # before there are others, which a fork would lose
+    judge(Case(((1, 2, 20), (1, 1, 200))), load(), contract=CONTRACT)
 
 
 def attack(
