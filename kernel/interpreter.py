@@ -3,8 +3,8 @@
 The interpreter of Triton 3.6 to 3.9 keeps bfloat16 as uint16. Loads, stores, `tl.where` and changes of shape only move
 those bits and are right; casts truncate, and `tl.dot` and all arithmetic compute on the bit patterns. `repair` probes
 what the installed Triton does and replaces what is wrong: casts and `tl.dot` become right, other operations on bfloat16
-raise. It also mends what else keeps a correct kernel from running as on a GPU: NaN in min and max, the accuracy of exp2
-and log2, warnings of NumPy, loop bounds, and the cost of a launch.
+raise. It also mends what else keeps a correct kernel from running as on a GPU: masks made of scalars, NaN in min and
+max, the accuracy of exp2 and log2, warnings of NumPy, loop bounds, and the cost of a launch.
 """
 
 import dataclasses
@@ -224,6 +224,27 @@ def _mend_reductions(interpreter: ModuleType) -> None:
             raise NotImplementedError(_refusal(f"{type(self).__name__} with {self.combine_fn.__name__}"))
 
     base.check_tensor = check_tensor
+
+
+# Masks
+
+
+def _splat_masks_are_boolean(interpreter: ModuleType) -> bool:
+    tl, builder, handle = interpreter.tl, interpreter.interpreter_builder, interpreter.TensorHandle
+    compared = builder.create_icmpEQ(handle(np.zeros(1, np.int32), tl.int32), handle(np.zeros(1, np.int32), tl.int32))
+    return bool(builder.create_splat(tl.block_type(tl.int1, [2]), compared).data.dtype == np.bool_)
+
+
+def _mend_splat_masks(interpreter: ModuleType) -> None:
+    """A comparison of scalars is said to be of their type, and becomes a block of that: no mask for Triton 3.9."""
+    tl, builder, handle = interpreter.tl, interpreter.InterpreterBuilder, interpreter.TensorHandle
+    splat = builder.create_splat
+
+    def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
+        result = splat(self, ret_ty, arg)
+        return handle(result.data.astype(np.bool_), tl.int1) if ret_ty.scalar == tl.int1 else result
+
+    builder.create_splat = create_splat
 
 
 # NaN in min and max
@@ -463,6 +484,7 @@ def _refusal(operation: str) -> str:
 _REPAIRS: dict[str, tuple[Callable[[ModuleType], bool], Callable[[ModuleType], None]]] = {
     "bfloat16 casts": (_casts_are_right, _mend_casts),
     "bfloat16 dot": (_dot_is_right, _mend_dot),
+    "masks from scalars": (_splat_masks_are_boolean, _mend_splat_masks),
     "NaN in min and max": (_min_max_skip_nan, _mend_min_max),
     "accuracy of exp2 and log2": (_exp2_and_log2_are_accurate, _mend_exp2_and_log2),
     "bfloat16 arithmetic": (_arithmetic_is_right, _mend_arithmetic),

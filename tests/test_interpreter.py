@@ -403,6 +403,22 @@ def test_integers_wrap_as_on_a_gpu():
 
 
 @triton.jit
+def where_wanted(target, wanted, N: tl.constexpr):
+    nth = tl.arange(0, N)
+    mask = (nth < 3) & (wanted == 1)
+    assert mask.handle.data.dtype == bool
+    tl.store(target + nth, nth, mask=mask)
+
+
+@interpreted
+@pytest.mark.parametrize(("wanted", "expected"), [(1, [0, 1, 2, -1]), (0, [-1] * 4)])
+def test_a_condition_on_a_scalar_is_a_mask(wanted, expected):
+    target = torch.full((4,), -1, dtype=torch.int32)
+    where_wanted[(1,)](target, wanted, N=4)
+    assert target.tolist() == expected
+
+
+@triton.jit
 def last_offset(target, wide: tl.int64, plain, N: tl.constexpr):
     tl.store(target, tl.max((tl.arange(0, N) * wide).to(tl.int64), 0))
     tl.store(target + 1, tl.max((tl.arange(0, N) * plain).to(tl.int64), 0))
