@@ -54,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mla-fuzz: {error}", file=sys.stderr)
     except BrokenPipeError:  # nobody reads on: `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a full disk, a file in place of a directory
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"mla-fuzz: {where}{error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         pass
     return 2

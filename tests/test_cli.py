@@ -97,6 +97,18 @@ def test_a_file_in_place_of_a_directory_is_named(tmp_path, capsys):
         pass
 
 
+def test_where_mutants_cannot_write_is_said_before_they_are_tried(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("no marks")
+    for arguments, complaint in (
+        (["--out", "file"], "mla-fuzz: file: File exists"),
+        (["--write", "absent.md"], "mla-fuzz: absent.md: No such file or directory"),
+        (["--write", "file"], "mla-fuzz: --write file: the document has no lines <!-- python -m fuzz mutants "),
+    ):
+        assert main(["mutants", "--device", "cpu", *arguments]) == 2
+        assert capsys.readouterr().err.startswith(complaint)
+
+
 def test_whoever_stops_reading_the_output_sees_no_traceback(tmp_path):
     Written(tmp_path / "run").end(exit_status=0)
     command = [sys.executable, "-m", "fuzz", "report", str(tmp_path / "run")]

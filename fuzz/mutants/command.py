@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fuzz.document import put
+from fuzz.document import part, put
 from fuzz.machine import auto_workers, check_workers, choose_device, prepare_worker, visible_gpus
 from fuzz.mutants.mutant import GROUPS, JUDGE, NAMED
 from fuzz.options import UsageError
@@ -56,6 +56,13 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.workers != "auto":
         check_workers(parsed.workers)
         processes = max(1, int(parsed.workers))
+    document = f"{COMMAND} --rules" if parsed.rules else COMMAND
+    parsed.out.mkdir(parents=True, exist_ok=True)
+    if parsed.write is not None:  # what cannot be written is better known before the work
+        try:
+            part(parsed.write.read_text(), document)
+        except ValueError as error:
+            raise UsageError(f"--write {parsed.write}: {error}") from None
     prepare_worker(device, gpus, 0, os.environ)
     # After the environment is set: these import torch and Triton.
     from fuzz.mutants import session
@@ -68,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
     except StaleEdit as error:
         raise UsageError(str(error)) from error
     if parsed.write is not None:
-        put(parsed.write, f"{COMMAND} --rules" if parsed.rules else COMMAND, report.markdown())
+        put(parsed.write, document, report.markdown())
     print(report.summary(), file=sys.stderr)
     return report.exit_status
 
