@@ -45,7 +45,7 @@ _IMPLIED = {name: implied for name, implied in REACHES.items() if implied is not
 
 
 # Traits that a failing case may have by chance: lengths that shrink stop just past an edge, or at those of a server.
-BY_CHANCE = frozenset({"lengths:key-edge", "lengths:prefix-edge", "lengths:query-edge", "lengths:server"})
+BY_CHANCE = frozenset(f"lengths:{name}" for name in ("key-edge", "prefix-edge", "query-edge", "server", "splits"))
 
 def telling(findings: Sequence[Event]) -> list[Event]:
     """The findings on a case that count as failures, the worst of each check: those of the checks that call the kernel
