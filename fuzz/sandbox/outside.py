@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
-import weakref
 from collections.abc import Sequence, Set
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,18 +16,16 @@ from fuzz.checks import Verdict
 from fuzz.checks.results import KernelRaised
 from fuzz.checks.storage import tensors
 from fuzz.options import UsageError
+from fuzz.sandbox.children import DYING_SECONDS, Child, nursery_of
 from fuzz.sandbox.patience import LOADING, Patience
-from fuzz.sandbox.shared import Memory, lend, take
-from fuzz.sandbox.tail import Tail
-from fuzz.sandbox.wire import Ended, Message, receive, send
+from fuzz.sandbox.shared import lend, take
+from fuzz.sandbox.wire import Ended, Message
 from fuzz.spec import located
 from kernel.contract import NUM_HEADS, Inputs
 from reference.profile import PROFILES
 
 # Bytes of a result that a child gives back, for each byte that it should have: float64 is four times bfloat16.
 _LARGEST = 4
-_ANSWER_SECONDS = 30.0  # that an answer may take once it has begun
-_DYING_SECONDS = 2.0  # that a process may take to end after it has closed its socket
 _TRACE_SECONDS = 0.3  # that a process which hangs gets to say where
 
 
@@ -57,8 +49,8 @@ class Sandbox:
         self.spec, self.profile, self.device = spec, PROFILES[profile], device
         self.patience = Patience(device)
         located(spec)
-        self._nursery = _nursery_of(os.getpid())
-        self._child: _Child | None = None
+        self._nursery = nursery_of(os.getpid())
+        self._child: Child | None = None
         self._tells_variants = False
         self._printed = ""
         try:
@@ -121,16 +113,16 @@ class Sandbox:
         """End the child. Not needed before this process ends: no child outlives it."""
         if self._child is not None:
             self._child.close()
-            self._nursery.reap(self._child.pid, _DYING_SECONDS)
+            self._nursery.reap(self._child.pid, DYING_SECONDS)
             self._child = None
 
-    def _ready(self) -> _Child:
+    def _ready(self) -> Child:
         try:
             return self._warm()
         except _Dead as error:
             raise RuntimeError(f"{self.spec} could be loaded, but not once more: {error.reason}") from error
 
-    def _warm(self) -> _Child:
+    def _warm(self) -> Child:
         """The child, a new one where there is none."""
         if self._child is None:
             self._child = self._nursery.fork()
@@ -181,7 +173,7 @@ class Sandbox:
             self._drop(0)
             raise _Dead("timeout", f"it did not return within {seconds:.0f} s", child.said()) from None
         except Ended:
-            status = self._drop(_DYING_SECONDS)
+            status = self._drop(DYING_SECONDS)
             child.listen()
             raise _Dead(*_death(status), child.said()) from None
         except BaseException:  # Ctrl-C: an answer that comes later would be taken for the next one
@@ -217,113 +209,3 @@ def _death(status: int | None) -> tuple[str, str]:
         return name, f"its process died of {name}{memory}"
     code = os.waitstatus_to_exitcode(status)
     return f"exit-{code}", f"its process ended with exit status {code}"
-
-
-class _Child:
-    """A process that runs the kernel."""
-
-    def __init__(self, pid: int, messages: socket.socket, output: int, errors: int, memory: Memory) -> None:
-        self.pid, self.messages, self.memory = pid, messages, memory
-        self.output, self.errors = Tail(output), Tail(errors)
-        self.messages.settimeout(_ANSWER_SECONDS)
-
-    def ask(self, asked: Message, files: Sequence[int], seconds: float) -> Message:
-        """Raises TimeoutError if no answer comes in that time, Ended if none will."""
-        self.listen()
-        for tail in self._tails:
-            tail.clear()
-        send(self.messages, asked, files)
-        until = time.monotonic() + seconds
-        waiting = select.poll()
-        waiting.register(self.messages, select.POLLIN)
-        tails = {tail.file: tail for tail in self._tails if tail.is_open}
-        for file in tails:
-            waiting.register(file, select.POLLIN)
-        while (left := until - time.monotonic()) > 0:
-            for file, _ in waiting.poll(1000 * left):
-                if file == self.messages.fileno():
-                    self.listen()
-                    return receive(self.messages)[0]
-                if not tails[file].read():
-                    waiting.unregister(file)
-        raise TimeoutError
-
-    def listen(self) -> None:
-        """Read what it has printed."""
-        for tail in self._tails:
-            tail.read()
-
-    def said(self) -> str:
-        """The last lines that it printed."""
-        return "\n".join(text for tail in self._tails if (text := tail.text()))
-
-    @property
-    def _tails(self) -> tuple[Tail, Tail]:
-        return self.output, self.errors
-
-    def close(self) -> None:
-        self.messages.close()
-        for tail in self._tails:
-            tail.close()
-        self.memory.close()
-
-
-@cache
-def _nursery_of(pid: int) -> _Nursery:
-    """The nursery of this process, one for all its sandboxes: it takes as long to start as torch to import."""
-    return _Nursery()
-
-
-class _Nursery:
-    """The process that forks the children, see `fuzz.sandbox.nursery`; started for the first of them."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from fuzz.sandbox.nursery import main;"
-            f" main({os.getpid()}, {theirs.fileno()})"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C is for the worker
-        )
-        theirs.close()
-        self.pid = process.pid
-        self._requests = ours
-        self._sockets = weakref.WeakSet([ours])
-        weakref.finalize(self, _end, process, self._sockets)
-
-    def fork(self) -> _Child:
-        memory = Memory()
-        ours, theirs = socket.socketpair()
-        (output, printed), (errors, complained) = os.pipe(), os.pipe()
-        try:
-            asked = {"fork": {"directory": os.getcwd(), "path": sys.path}}
-            send(self._requests, asked, [theirs.fileno(), printed, complained, memory.file])
-            pid = receive(self._requests)[0]["pid"]
-        finally:
-            theirs.close()
-            os.close(printed)
-            os.close(complained)
-        self._sockets.add(ours)
-        return _Child(pid, ours, output, errors, memory)
-
-    def reap(self, pid: int, patience: float) -> int | None:
-        """Wait for a child, and kill it after some seconds; returns its status if that was not needed."""
-        send(self._requests, {"reap": pid, "patience": patience})
-        status: int | None = receive(self._requests)[0]["status"]
-        return status
-
-
-def _end(process: subprocess.Popen[bytes], sockets: weakref.WeakSet[socket.socket]) -> None:
-    """The nursery ends when its socket is closed, and kills children that have not."""
-    for each in sockets:
-        each.close()
-    try:
-        process.wait(_DYING_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
