@@ -86,6 +86,9 @@ def _hopper_kernel(device: str) -> str:
         return "our Gluon kernel for compute capability 9.0: no GPU, the portable kernel runs"
     import torch
 
+    if not torch.cuda.is_available():
+        return "our Gluon kernel for compute capability 9.0: torch sees no GPU; is it a build without CUDA?"
+
     from kernel.plan import why_not_listed
 
     reason = why_not_listed(torch.cuda.get_device_capability(torch.device(device)))

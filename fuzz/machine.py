@@ -26,9 +26,10 @@ LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at
 def visible_gpus(environ: MutableMapping[str, str] = os.environ) -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; CUDA stays uninitialised."""
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
-    return [str(index) for index in range(_gpus())]
+    if chosen is None:
+        return [str(index) for index in range(_gpus())]
+    named = [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    return named if named and _gpus() else []  # a scheduler may name some where there is none
 
 
 def _gpus() -> int:

@@ -192,12 +192,14 @@ def test_the_contracts_offered_are_those_that_exist():
 def test_gpus_are_counted_without_torch(monkeypatch):
     assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
-    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-5a"}) == ["2", "GPU-5a"]
     listing = (
         "GPU 0: NVIDIA H200 (UUID: GPU-1)\n  MIG 1g.18gb Device 0: (UUID: MIG-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n"
     )
     monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, listing, ""))
     assert machine.visible_gpus({}) == ["0", "1"]
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-5a"}) == ["2", "GPU-5a"]
+    monkeypatch.setattr(machine, "_gpus", lambda: 0)
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "7"}) == []
 
 
 def test_workers_take_the_gpus_in_turn_and_compute_on_one_core_each():

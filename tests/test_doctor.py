@@ -30,6 +30,11 @@ def test_a_kernel_that_does_not_run_here_is_exit_status_2(monkeypatch, capsys):
     assert "the kernel does NOT run here: RuntimeError: no such driver" in capsys.readouterr().out
 
 
+@ON_CPU
+def test_a_torch_that_does_not_see_the_gpu_is_told():
+    assert "torch sees no GPU" in "\n".join(doctor._hardware(["0"], "cuda"))
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
     assert "no-such-package: NOT INSTALLED; make test installs it" in list(doctor._software())
