@@ -30,11 +30,16 @@ def interpreted(kernel: JITFunction[Any]) -> interpreter.InterpretedFunction[Any
 
     Raises NotImplementedError, at the latest when it runs, where it uses Gluon that is not known here.
     """
-    return _kernels(kernel)
+    # By identity: its hash is of its source and of all that this names.
+    if id(kernel) not in _interpreted:
+        _interpreted[id(kernel)] = kernel, _translated(kernel)
+    return _interpreted[id(kernel)][1]
 
 
-@functools.cache
-def _kernels(kernel: JITFunction[Any]) -> interpreter.InterpretedFunction[Any]:
+_interpreted: dict[int, tuple[JITFunction[Any], interpreter.InterpretedFunction[Any]]] = {}
+
+
+def _translated(kernel: JITFunction[Any]) -> interpreter.InterpretedFunction[Any]:
     """From the names of the kernel's module, with what is Gluon's replaced by what is defined here."""
     names = kernel.fn.__globals__
     translated: dict[str, Any] = {name: _replacement(value) for name, value in names.items()}

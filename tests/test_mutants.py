@@ -12,7 +12,7 @@ import torch
 from fuzz.case import Case
 from fuzz.journal import Journal, read
 from fuzz.mutants import collect as collecting
-from fuzz.mutants import rivals, selftest, session
+from fuzz.mutants import hopper, rivals, selftest, session
 from fuzz.mutants.catalogue import CATALOGUE
 from fuzz.mutants.collect import collect
 from fuzz.mutants.edit import Edit, StaleEdit, apply
@@ -26,6 +26,7 @@ from fuzz.mutants.mutant import (
     CONTROL,
     GENERATED,
     GPU,
+    HOPPER,
     JUDGE,
     KILLED,
     NAMED,
@@ -90,7 +91,7 @@ def test_an_edit_that_does_not_fit_fails_loudly(edit, message):
 
 def test_every_named_mutant_fits_its_source_and_every_equivalent_one_exists():
     """Fails when the kernel, the reference or the judge has changed: see to the mutant that the message names."""
-    planted = [one for one in collect((NAMED, JUDGE, GENERATED)) if one.group != CONTROL]
+    planted = [one for one in collect((NAMED, HOPPER, JUDGE, GENERATED)) if one.group != CONTROL]
     assert len({one.name for one in planted}) == len(planted)
     assert all(one.changed for one in planted)
 
@@ -98,7 +99,7 @@ def test_every_named_mutant_fits_its_source_and_every_equivalent_one_exists():
 def test_the_catalogue_is_large_and_says_where_its_faults_come_from():
     assert len([mutant for mutant in CATALOGUE if not mutant.equivalent]) >= 60
     assert len(JUDGES) >= 30
-    for mutant in CATALOGUE:
+    for mutant in (*CATALOGUE, *hopper.MUTANTS):
         assert mutant.bug
         assert set(mutant.fault.split(", ")) <= set(FAULTS), mutant.name
         assert (mutant.where == ANYWHERE) == (not mutant.shown_by), mutant.name
@@ -106,9 +107,8 @@ def test_the_catalogue_is_large_and_says_where_its_faults_come_from():
 
 
 def test_every_fault_class_that_this_kernel_can_have_has_a_mutant():
-    planted = {fault for mutant in CATALOGUE for fault in mutant.fault.split(", ")}
-    # F25: no program of this kernel reads what another one of the same launch writes.
-    assert set(FAULTS) - planted <= {"F25"}
+    planted = {fault for mutant in (*CATALOGUE, *hopper.MUTANTS) for fault in mutant.fault.split(", ")}
+    assert set(FAULTS) <= planted
 
 
 def test_generated_mutants_change_one_place_each_and_have_names_that_last():
@@ -324,8 +324,18 @@ def test_cases_that_can_show_a_mutant_are_tried_from_the_cheapest_on(monkeypatch
     planted = Planted("x", NAMED, apply([Edit("f", "z = 2", "z = 3")], DEVICE_CODE))
     seen, unseen = frozenset({("k.py", 11)}), frozenset({("k.py", 9)})
     passed = {1: Passed(3.0, seen), 2: Passed(1.0, unseen), 3: Passed(2.0, seen)}  # the fourth was not tried
-    assert session._turns(planted, passed, 4, "cpu") == [3, 1, 4]
-    assert session._turns(planted, passed, 4, "cuda") == [1, 2, 3, 4]
+    control = Outcome(Planted("the unchanged kernel", CONTROL, {}), SURVIVED, passed=passed)
+    assert session._turns(planted, control, 4, "cpu") == [3, 1, 4]
+    assert session._turns(planted, control, 4, "cuda") == [1, 2, 3, 4]
+
+
+def test_a_mutant_of_the_kernel_for_hopper_differs_from_that_kernel_in_one_module():
+    control, *planted = collect((HOPPER,))
+    sources = kernel_sources() | control.changed
+    assert list(control.changed) == ["__init__.py"]
+    for one in planted:
+        assert [path for path, text in one.changed.items() if text != sources[path]] == ["prefill_hopper.py"]
+        assert places(one.changed, sources)
 
 
 def test_a_run_that_was_interrupted_goes_on_with_what_it_knows(tmp_path):

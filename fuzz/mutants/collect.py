@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from hashlib import blake2b
 
 from fuzz.mutants.catalogue import CATALOGUE
-from fuzz.mutants.edit import Sources, StaleEdit, apply
+from fuzz.mutants.edit import Edit, Sources, StaleEdit, apply
 from fuzz.mutants.equivalent import EQUIVALENT, ON_A_GPU
 from fuzz.mutants.generated import generate
+from fuzz.mutants.hopper import MUTANTS
 from fuzz.mutants.judges import JUDGES
-from fuzz.mutants.mutant import ANYWHERE, CONTROL, GENERATED, GPU, JUDGE, NAMED, Mutant, Planted
+from fuzz.mutants.mutant import ANYWHERE, CONTROL, GENERATED, GPU, HOPPER, JUDGE, NAMED, Mutant, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.selftest import repository_sources
 from fuzz.options import UsageError
@@ -41,8 +43,10 @@ def collect(groups: Collection[str], only: Collection[str] = (), sample: int | N
 
 
 def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
-    if any(not planted.tests for planted in mutants):
+    if any(not planted.tests and planted.group != HOPPER for planted in mutants):
         yield Planted("the unchanged kernel", CONTROL, {})
+    if any(planted.group == HOPPER for planted in mutants):
+        yield Planted("the unchanged kernel for Hopper", CONTROL, emulated())
     tests = dict.fromkeys(test for planted in mutants for test in planted.tests)
     if tests:
         yield Planted("the unchanged judge", CONTROL, {}, tests=tuple(tests))
@@ -50,6 +54,17 @@ def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
 
 def _named() -> Iterator[Planted]:
     return _planted(NAMED, CATALOGUE, kernel_sources())
+
+
+def emulated() -> Sources:
+    """What has to change for `run` to be the kernel for Hopper, on a CPU."""
+    before, after = "from .host import run", "from .emulated import run"
+    return apply([Edit("__init__.py", before, after)], kernel_sources())
+
+
+def _hopper() -> Iterator[Planted]:
+    for planted in _planted(HOPPER, MUTANTS, kernel_sources()):
+        yield replace(planted, changed=planted.changed | emulated())
 
 
 def _judges() -> Iterator[Planted]:
@@ -81,7 +96,7 @@ def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterato
         )  # fmt: skip
 
 
-_PLANT = {NAMED: _named, GENERATED: _generated, JUDGE: _judges}
+_PLANT = {NAMED: _named, HOPPER: _hopper, GENERATED: _generated, JUDGE: _judges}
 
 
 def _rank(planted: Planted) -> bytes:

@@ -11,13 +11,13 @@ from typing import Any
 
 from fuzz.document import part, put
 from fuzz.machine import auto_workers, check_workers, choose_device, prepare_worker, visible_gpus
-from fuzz.mutants.mutant import GROUPS, JUDGE, NAMED
+from fuzz.mutants.mutant import GROUPS, HOPPER, JUDGE, NAMED
 from fuzz.options import UsageError
 from fuzz.parsers import duration, names, positive, reported, seed, workers
 
 COMMAND = "python -m fuzz mutants"
 OUT = Path("mutant-results")
-GROUPS_HELP = "of named, generated and judge (named,judge)"
+GROUPS_HELP = "of named, hopper, generated and judge (named,hopper,judge)"
 DESCRIPTION = """\
 Plant faults, one at a time, and see whether they are noticed: named and generated ones in our kernel by the fuzzer,
 those in the reference and the judge by our own tests."""
@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--only", metavar="NAME,...", type=reported(names), default=(), help="these mutants")
-    add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, JUDGE), help=GROUPS_HELP)
+    add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, HOPPER, JUDGE), help=GROUPS_HELP)
     add("--rules", action="store_true", help="have published suites' rules judge them, on inputs like their own")
     add("--sample", metavar="N", type=reported(positive), help="N of each group, always the same ones")
     add("--max-cases", metavar="N", type=reported(positive), default=300, help="cases for a mutant (300)")

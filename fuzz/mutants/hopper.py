@@ -82,4 +82,4 @@ _NUMBERS = (
          "_store_slots", "slot.to(gl.int64) * HEADS", "(slot.to(gl.int64) + 1) * HEADS"),
 )  # fmt: skip
 
-HOPPER = (*_HANDING_OVER, *_NUMBERS)
+MUTANTS = (*_HANDING_OVER, *_NUMBERS)

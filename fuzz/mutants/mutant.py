@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from fuzz.mutants.edit import Edit, Sources
 
 ANYWHERE, GPU, GPUS = "anywhere", "gpu", "gpus"
-# The lists that mutants come from, and what finds them: the fuzzer, the fuzzer, our own tests.
-NAMED, GENERATED, JUDGE = "named", "generated", "judge"
-GROUPS = (NAMED, GENERATED, JUDGE)
+# The lists that mutants come from. The fuzzer finds them, those of the second on the emulated kernel, and our own tests
+# those of the last.
+NAMED, HOPPER, GENERATED, JUDGE = "named", "hopper", "generated", "judge"
+GROUPS = (NAMED, HOPPER, GENERATED, JUDGE)
 # What is not mutated and so must survive, else what is killed says nothing.
 CONTROL = "control"
 # Events in the journal of a mutant's process: a case before it and after it; how it ends; a smaller case.

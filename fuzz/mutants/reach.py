@@ -8,6 +8,7 @@ computed once. Lines are those of `ast.unparse`, which mutants are written with:
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -16,6 +17,7 @@ from fuzz.mutants.edit import Sources
 
 Place = tuple[str, int]  # file name of a module, number of a line
 _MARK = "_came_to"
+_JIT = re.compile(r"(triton|gluon)\.jit\b")
 _reached: set[Place] = set()
 
 
@@ -79,7 +81,7 @@ def _plain(text: str) -> ast.Module:
 
 def _device_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(one) for one in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(_JIT.match(ast.unparse(one)) for one in node.decorator_list):
             yield node
 
 

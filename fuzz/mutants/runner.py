@@ -17,7 +17,7 @@ import torch
 from fuzz.case import Case
 from fuzz.describe import traits_of
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, KILLED, PASSED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, HOPPER, KILLED, PASSED, SHRUNK, SURVIVED, Planted
 from fuzz.mutants.reach import Place
 from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
@@ -25,6 +25,7 @@ from fuzz.terms import drawn
 from fuzz.units import CASES, explore, seed_of
 
 EQUIVALENT, ELSEWHERE, ALONE, LEFT = "equivalent", "needs a GPU", "needs two GPUs", "not run"
+INTERPRETED = "needs the interpreter"
 # Forked, not spawned: importing torch and Triton takes as long as killing a mutant. No process before the fork may have
 # touched CUDA; importing the kernel counts devices through NVML, which does not.
 _FORK = multiprocessing.get_context("fork")
@@ -125,6 +126,8 @@ def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
         return EQUIVALENT
     if planted.where != ANYWHERE and device != "cuda":
         return ELSEWHERE
+    if planted.group == HOPPER and device == "cuda":
+        return INTERPRETED
     if planted.where == GPUS and torch.cuda.device_count() < 2:
         return ALONE
     return LEFT if time.monotonic() > deadline else None

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fuzz.case import Case
 from fuzz.describe import device_name
 from fuzz.mutants.collect import collect
 from fuzz.mutants.known import Known
-from fuzz.mutants.mutant import GENERATED, GROUPS, JUDGE, SURVIVED, Planted
+from fuzz.mutants.mutant import CONTROL, GENERATED, GROUPS, HOPPER, JUDGE, SURVIVED, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.reach import marked, places
 from fuzz.mutants.report import Report, RulesReport, line
 from fuzz.mutants.rivals import draw_trials, judge_by_rules
-from fuzz.mutants.runner import Outcome, Passed, Work, draw_cases, in_child, run_all
+from fuzz.mutants.runner import Outcome, Work, draw_cases, in_child, run_all
 from fuzz.mutants.selftest import patience, run_tests
 from fuzz.mutants.trial import Budget, attack, warm_up
 
@@ -28,14 +28,15 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     in_kernel = any(not planted.tests for planted in mutants)
     cases = draw_cases(parsed.seed, parsed.max_cases, device, parsed.strata) if in_kernel else []
     budget = Budget.of(device, len(cases))
-    passed: dict[int, Passed] = {}
+    controls: dict[bool, Outcome] = {}  # whether for Hopper -> the unchanged kernel
 
     def work(planted: Planted) -> Work:
         if planted.tests:
             return Work(run_tests, (planted.changed, planted.tests), patience(planted.tests))
         # Of generated ones the tables show survivors alone.
         limits = replace(budget, shrink_seconds=0) if planted.group == GENERATED else budget
-        arguments = (planted.changed, cases, _turns(planted, passed, len(cases), device), device, workers, limits)
+        control = controls[planted.group == HOPPER]
+        arguments = (planted.changed, cases, _turns(planted, control, len(cases), device), device, workers, limits)
         return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
     about = {"strata": ",".join(parsed.strata)} if parsed.strata else {}
@@ -44,19 +45,22 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     if in_kernel:
         if device == "cpu":
             warm_up()
-        unchanged = mutants.pop(0)
-        control = run.known.outcome_of(unchanged) or _survey(unchanged, cases, budget, run)
-        run.tell(control)
-        if control.state != SURVIVED:
-            return report
-        passed |= control.passed
+        for unchanged in [one for one in mutants if one.group == CONTROL and not one.tests]:
+            mutants.remove(unchanged)
+            if unchanged.changed and device == "cuda":
+                continue  # those for Hopper are left out there
+            control = run.known.outcome_of(unchanged) or _survey(unchanged, cases, budget, run)
+            run.tell(control)
+            if control.state != SURVIVED:
+                return report
+            controls[bool(unchanged.changed)] = control
     run.all_of(mutants, work)
     return report
 
 
 def judged_by_rules(parsed: argparse.Namespace, device: str, workers: int, began: float) -> Report:
     """The mutants of the kernel that were asked for, by the rules of published suites."""
-    groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group != JUDGE]
+    groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group not in (HOPPER, JUDGE)]
     mutants = collect(groups, parsed.only, parsed.sample)
     trials, seconds = draw_trials(), Budget.of(device, 0).case_seconds * 2
     report = RulesReport(in_child(device_name, device), began)
@@ -96,8 +100,8 @@ class _Run:
 def _survey(unchanged: Planted, cases: Sequence[Case], budget: Budget, run: _Run) -> Outcome:
     """The unchanged kernel on all cases, which it must pass, each worker doing a share; it is marked where the
     interpreter runs it."""
-    print(f"the unchanged kernel first, on {len(cases)} cases", file=sys.stderr, flush=True)
-    changed = {} if run.device == "cuda" else marked(kernel_sources())
+    print(f"{unchanged.name} first, on {len(cases)} cases", file=sys.stderr, flush=True)
+    changed = {} if run.device == "cuda" else unchanged.changed | marked(kernel_sources() | unchanged.changed)
     shares = [range(first + 1, len(cases) + 1, run.workers) for first in range(run.workers)]
     waiting = iter(shares)
 
@@ -116,14 +120,15 @@ def _survey(unchanged: Planted, cases: Sequence[Case], budget: Budget, run: _Run
     return Outcome(unchanged, SURVIVED, seconds=seconds, message=message, passed=passed)
 
 
-def _turns(planted: Planted, passed: Mapping[int, Passed], count: int, device: str) -> list[int]:
+def _turns(planted: Planted, control: Outcome, count: int, device: str) -> list[int]:
     """Numbers of the cases that can show a mutant. Those that took the unchanged kernel least come first: whichever
     fails, a run that draws them in order has failed by then. On a GPU, where compiling takes the most, all of them in
     order."""
     numbers = range(1, count + 1)
     if device == "cuda":
         return [*numbers]
-    where = places(planted.changed, kernel_sources())
+    passed = control.passed
+    where = places(planted.changed, kernel_sources() | control.planted.changed)
 
     def may_show(number: int) -> bool:
         return where is None or number not in passed or not where.isdisjoint(passed[number].places)
