@@ -78,34 +78,45 @@ def generated(directory: Path, out: str) -> list[str]:
     return sorted(json.dumps(case) for case in cases)
 
 
-def test_a_run_that_finds_nothing_exits_with_0_and_says_what_it_did(tmp_path):
-    ended = run(tmp_path, "run", "--kernel", "right:run", "--max-cases", "70", "--seed", "7", "-n", "2")
+LIMIT = 2 * CASES + 5
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    """The directory of a run that finds nothing, and how its process ended."""
+    directory = tmp_path_factory.mktemp("clean")
+    limits = ("--max-cases", str(LIMIT), "--seed", "7", "-n", "2")
+    return directory, run(directory, "run", "--kernel", "right:run", *limits)
+
+
+def test_a_run_that_finds_nothing_exits_with_0_and_says_what_it_did(clean):
+    directory, ended = clean
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    header = "--kernel right:run --contract definition --profile default --max-cases 70 --seed 7 --device cpu"
+    header = f"--kernel right:run --contract definition --profile default --max-cases {LIMIT} --seed 7 --device cpu"
     assert f"mla-fuzz: {header}" in ended.stdout
-    assert "mla-fuzz: 0 failures in 70 cases" in ended.stdout
-    said = summary(tmp_path)
+    assert f"mla-fuzz: 0 failures in {LIMIT} cases" in ended.stdout
+    said = summary(directory)
     assert said["schema"] == 1 and said["kernel"] == "right:run" and said["contract"] == "definition"
     assert said["device"] == "a pretended device" and said["seed"] == 7 and said["exit_status"] == 0
-    assert said["cases"] == 70 and said["failures"] == [] and said["errors"] == [] and said["unfinished"] == []
+    assert said["cases"] == LIMIT and said["failures"] == [] and said["errors"] == [] and said["unfinished"] == []
     assert said["stopped"] == "all cases done"
-    assert said["cases_per_s"] == pytest.approx(70 / said["elapsed_s"], rel=0.01)
+    assert said["cases_per_s"] == pytest.approx(LIMIT / said["elapsed_s"], rel=0.01)
     assert set(said["strata"]) == {"values:a", "values:b", "values:c"}
-    assert sum(stratum["cases"] for stratum in said["strata"].values()) == 70
+    assert sum(stratum["cases"] for stratum in said["strata"].values()) == LIMIT
     worst = max(stratum["worst_output_ratio"] for stratum in said["strata"].values())
-    assert said["checks"]["output"] == {"cases": 70, "failed": 0, "worst_ratio": worst}
+    assert said["checks"]["output"] == {"cases": LIMIT, "failed": 0, "worst_ratio": worst}
     assert 0 < worst <= 0.5 and said["checks"]["lse"]["worst_ratio"] is None
-    junit = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot().find("testsuite")
+    junit = ElementTree.parse(directory / "out" / "junit.xml").getroot().find("testsuite")
     assert junit.attrib["tests"] == "3" and junit.attrib["failures"] == "0"
 
 
-def test_one_seed_gives_the_same_cases_with_any_number_of_workers_and_another_seed_gives_others(tmp_path):
-    for out, workers, seed in (("none", "0", "3"), ("one", "1", "3"), ("two", "2", "3"), ("other", "2", "4")):
-        limits = ("--max-cases", str(2 * CASES + 5), "--seed", seed, "-n", workers)
+def test_one_seed_gives_the_same_cases_with_any_number_of_workers_and_another_seed_gives_others(clean, tmp_path):
+    for out, workers, seed in (("none", "0", "7"), ("one", "1", "7"), ("other", "0", "4")):
+        limits = ("--max-cases", str(LIMIT), "--seed", seed, "-n", workers)
         assert run(tmp_path, "run", "--kernel", "right:run", *limits, out=out).returncode == 0
-    cases = generated(tmp_path, "none")
-    assert len(cases) == 2 * CASES + 5
-    assert cases == generated(tmp_path, "one") == generated(tmp_path, "two")
+    cases = generated(clean[0], "out")
+    assert len(cases) == LIMIT
+    assert cases == generated(tmp_path, "none") == generated(tmp_path, "one")
     assert len(set(cases) & set(generated(tmp_path, "other"))) < CASES
 
 

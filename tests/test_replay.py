@@ -101,14 +101,16 @@ def test_the_worst_answer_is_the_exit_status(made, tmp_path, capsys):
     assert captured.err.count("absent: there is no such file or directory") == 2
 
 
-def test_a_dump_may_not_choose_what_is_run(made, tmp_path):
+def test_a_dump_may_not_choose_what_is_run(made, tmp_path, monkeypatch, capsys):
     place = Path(shutil.copytree(made, tmp_path / "bug"))
     (place / "evil.py").write_text("raise SystemExit(77)")
     value = json.loads((place / "case.json").read_text()) | {"kernel": "evil.py:run"}
     (place / "case.json").write_text(json.dumps(value))
-    ended = command_line("replay", ".", cwd=place)
-    assert ended.returncode == 2 and ended.stdout == ""
-    [line] = ended.stderr.splitlines()
+    monkeypatch.chdir(place)
+    assert main(["replay", "."]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = said.err.splitlines()
     assert line.startswith("mla-fuzz: ERROR case.json: ") and line.endswith("add --kernel evil.py:run")
 
 

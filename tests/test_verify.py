@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fuzz
+from fuzz.cli import main
 from fuzz.names import check_packages
 from fuzz.options import UsageError
 from fuzz.verification import spelled
@@ -31,14 +32,15 @@ def test_a_kernel_that_is_right_passes_and_has_numbers(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_says_what_was_found_on_the_smallest_case_and_how_to_replay_it(tmp_path):
+def test_a_failure_says_what_was_found_on_the_smallest_case_and_how_to_replay_it(tmp_path, monkeypatch, capsys):
     message = failure(wrong_kernels.long_context, tmp_path, contract="serving")
     assert message.startswith("tests.wrong_kernels:long_context does not keep the contract 'serving': case ")
     assert re.search(r"^  output: .* elements are outside the bound; .* sees 65 of 65 keys, at \[0, 3, ", message, re.M)
     assert "\nsmallest case: Case(lengths=((1, 1, 65),))\n" in message
-    [command] = re.findall(r"^replay: python (.*)$", message, re.M)
-    replayed = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, timeout=90)
-    assert replayed.returncode == 1 and replayed.stdout.startswith("FAILED output-"), replayed
+    [arguments] = re.findall(r"^replay: python -m fuzz (.*)$", message, re.M)
+    monkeypatch.chdir(ROOT)
+    assert main(arguments.split()) == 1
+    assert capsys.readouterr().out.startswith("FAILED output-")
 
 
 def test_a_check_that_calls_the_kernel_again_is_shrunk_too(tmp_path):
