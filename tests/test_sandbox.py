@@ -227,13 +227,13 @@ def test_a_killed_worker_leaves_no_process_and_no_shared_memory(tmp_path):
 
 
 def test_a_run_in_which_every_tenth_case_kills_its_process_counts_all_cases(tmp_path, capsys):
-    ended = _fuzz(tmp_path, "kills_every_tenth", "--max-cases", "150", "--seed", "4", "-n", "1")
+    ended = _fuzz(tmp_path, "kills_every_tenth", "--max-cases", "300", "--seed", "4", "-n", "1")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
     [failure] = said["failures"]
     assert (failure["check"], failure["bucket"]) == ("alive", "alive-SIGKILL+lengths-key-tiles")
-    assert said["cases"] == 150 and said["checks"]["alive"]["cases"] == 150
-    assert 7 <= failure["cases"] == said["checks"]["alive"]["failed"] <= 30
+    assert said["cases"] == 300 and said["checks"]["alive"]["cases"] == 300
+    assert 15 <= failure["cases"] == said["checks"]["alive"]["failed"] <= 60
     assert "replacing crashed worker" not in ended.stdout
     place = tmp_path / "out" / failure["path"]
     assert json.loads((place / "case.json").read_text())["case"]["lengths"] == [[1, 1, 121]]
