@@ -13,8 +13,8 @@ from fuzz.checks.storage import copies, copy_of, take_over, tensors, wait_for
 from fuzz.target import Target, Wrapped
 from kernel.contract import Inputs
 
-# On an H200 that 15 workers shared, a verdict on the GPU took 160 ms where one worker alone took 47: it waits for the GPU
-# some forty times. The threshold itself was not tuned.
+# On an H200 that 15 workers shared, a verdict on the GPU took 160 ms where one worker alone took 47: it waits for the
+# GPU some forty times. The threshold itself was not tuned.
 _TILES = 64
 
 
