@@ -113,7 +113,8 @@ def closes_all_files(operands):
 
 @misbehaves
 def prints(operands):
-    print("from Python")
+    print("from", end=" ")
+    sys.stdout.write("Python\nand the rest")
     ctypes.CDLL(None).puts(b"from C")  # buffered there, as what device code prints
 
 

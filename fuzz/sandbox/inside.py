@@ -62,11 +62,19 @@ def main(answers: int, output: int, errors: int, memory: int) -> int:
         while True:
             asked, files = receive(messages)
             answer = server.answer(asked, files)
-            _LIBC.fflush(None)  # what the kernel printed is known before its answer
+            _flush()  # what the kernel printed is known before its answer
             send(messages, answer)
             for file in files:
                 os.close(file)
     return 0
+
+
+def _flush() -> None:
+    """Hand on what Python and C still hold of what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError, OSError):  # the kernel may have closed it
+            stream.flush()
+    _LIBC.fflush(None)
 
 
 def _redirect(output: int, errors: int) -> None:
@@ -75,7 +83,7 @@ def _redirect(output: int, errors: int) -> None:
         os.dup2(file, place)
         os.close(file)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1, 2)  # tells where it hangs
 
