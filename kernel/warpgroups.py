@@ -158,7 +158,7 @@ class Barrier:
         self.count = count
         self.phases = self.arrived = 0
         self._coming: list[int] = []
-        self._known: list[int] = []
+        self.known: list[int] = []  # to those who have waited for the last phase
 
     def arrive(self, clock: Sequence[int], count: int) -> None:
         """What comes before the arrival is known to all that wait for the phase."""
@@ -168,14 +168,11 @@ class Barrier:
             raise SharedMemoryError(f"{self.arrived} arrivals at a barrier of {self.count}: {position()}")
         if self.arrived == self.count:
             self.phases += 1
-            self.arrived, self._known, self._coming = 0, self._coming, []
+            self.arrived, self.known, self._coming = 0, self._coming, []
 
     def is_over(self, parity: int) -> bool:
         """Whether the last phase that is over has this parity; before the first one that is 1."""
         return (self.phases - 1) % 2 == parity
-
-    def known(self) -> list[int]:
-        return self._known
 
 
 def _latest(one: Sequence[int], other: Sequence[int]) -> list[int]:
@@ -252,7 +249,7 @@ class Team:
         me = self.current
         me.where = position()
         self._pass_on(lambda: barrier.is_over(parity))
-        me.learn(barrier.known())
+        me.learn(barrier.known)
 
     def _run(self, me: Warpgroup, body: Callable[[], Any]) -> None:
         me.baton.acquire()
@@ -296,16 +293,23 @@ class Team:
         while left:
             # Copies land in order, and at any time.
             if self._arriving and self._random.random() < 0.3:
-                self._arriving.pop(0)()
+                self._land()
             able = [member for member in left if member.ready()]
-            if able:
-                return self._random.choice(able)
+            if able or self._failure is not None:
+                return self._random.choice(able or left)
             if not self._arriving:
                 waits = "; ".join(f"{member.name} in {member.where}" for member in left)
                 self._failure = SharedMemoryError(f"all wait for each other: {waits}")
                 return left[0]
-            self._arriving.pop(0)()
+            self._land()
         return None
+
+    def _land(self) -> None:
+        """Let the oldest copies land and arrive. Whoever runs now is not to blame, and may have ended."""
+        try:
+            self._arriving.pop(0)()
+        except SharedMemoryError as error:
+            self._failure = error
 
 
 def position() -> str:

@@ -88,6 +88,17 @@ def test_more_arrivals_than_a_barrier_has_are_an_error():
         run(0, lambda team: team.arrive(barrier, 3))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_so_are_arrivals_of_copies_that_land_when_their_warpgroup_has_ended(seed):
+    barrier = Barrier(1)
+
+    def copies(team: Team) -> None:
+        team.arrive_after_copies(barrier, 2)
+
+    with pytest.raises(SharedMemoryError, match="2 arrivals at a barrier of 1"):
+        run(seed, copies, lambda team: team.wait(barrier, 0))
+
+
 def test_copies_are_there_when_the_arrival_that_follows_them_is_waited_for():
     place = np.zeros(2)
     region, barrier = Region("tile"), Barrier(1)
