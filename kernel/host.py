@@ -19,17 +19,17 @@ import torch
 from . import interpreter
 from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results
 from .launch import is_interpreted, launch
-from .listing import HEADER, ITEM, ROW
+from .listing import HEADER, ITEM, NAN_KEY, ROW
 from .lone import lone
+from .merge import merge
 from .plan import Plan, multiprocessors, plan_on
 from .prefill import prefill
 from .schedule import TILES_PER_PROGRAM, schedule
 from .short import short
-from .split import merge
 
 PlanFor = Callable[[torch.device, bool], Plan]
 
-_HEADER, _ITEM, _ROW = HEADER.value, ITEM.value, ROW.value
+_HEADER, _ITEM, _NAN_KEY, _ROW = HEADER.value, ITEM.value, NAN_KEY.value, ROW.value
 _LOG2_E = math.log2(math.e)
 INTERPRETED = is_interpreted(short)
 if INTERPRETED:
@@ -114,7 +114,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
     device, total_q, batch = q_nope.device, q_nope.shape[0], inputs.batch
     num_kv_indices, num_pages = kv_indices.shape[0], ckv.shape[0]
     plan, vectors = plan_of(plan_for, inputs, output)
-    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors, plan.listed)
+    variant: tuple[Hashable, ...] = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     result_strides = (*output.stride(), *lse.stride())
@@ -134,11 +134,13 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         )  # fmt: skip
     if not longer:
         return
+    way = plan.way(total_q, batch, num_kv_indices, device)
+    variant = (*variant, way)
     slots = plan.slots(num_kv_indices)
     scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
     scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
     if plan.listed:
-        items = _launch_listed(inputs, tensors, numbers, scale, slots, scratch, scratch_lse, plan, variant)
+        items = _launch_hopper(inputs, tensors, numbers, scale, slots, scratch, scratch_lse, plan, way, variant)
     else:
         items = lse
         launch(
@@ -153,40 +155,44 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         team = plan.merge_team(batch)
         launch(
             merge, batch * team, device, variant, (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes, team), plan.merge_constants, plan.options("merge"),
+            (*steps, *result_strides, *sizes, team), plan.merge_constants(way), plan.options("merge"),
         )  # fmt: skip
 
 
-def _launch_listed(
+def _launch_hopper(
     inputs: Inputs, tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], scale: float, slots: int,
-    scratch: torch.Tensor, scratch_lse: torch.Tensor, plan: Plan, variant: tuple[Hashable, ...],
+    scratch: torch.Tensor, scratch_lse: torch.Tensor, plan: Plan, way: str, variant: tuple[Hashable, ...],
 ) -> torch.Tensor:  # fmt: skip
-    """Have the list of items made and worked through; returns it, see schedule.py."""
+    """Launch what takes the place of `lone` and `prefill`, and `short` beside it; returns the list, if there is one."""
     from .prefill_hopper import prefill_hopper
 
     q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse = tensors
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     most = plan.items(total_q, batch, num_kv_indices)
+    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     rows_at = (_HEADER + most) * _ITEM
-    items = torch.empty(rows_at + _ROW * total_q, dtype=torch.int32, device=device)
-    tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
-    launch(
-        schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
-        (qo_indptr.stride(0), kv_indptr.stride(0), total_q, batch, num_kv_indices, tile_programs, rows_at),
-        plan.schedule_constants, plan.options("schedule"),
-    )  # fmt: skip
+    room = rows_at + _ROW * total_q if way == "listed" else _HEADER * _ITEM
+    items = torch.empty(room, dtype=torch.int32, device=device)
+    if way == "listed":
+        tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
+        launch(
+            schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
+            (*steps, total_q, batch, num_kv_indices, tile_programs, rows_at),
+            plan.schedule_constants, plan.options("schedule"),
+        )  # fmt: skip
     launch(
         prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
-        (q_nope, q_pe, ckv, kpe, kv_indices, output, lse, scratch, scratch_lse, items),
+        (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse, items),
         (
             *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
+            *steps, total_q, batch, num_kv_indices, _NAN_KEY,
         ),
-        {"POSITIVE": scale > 0}, plan.options("prefill_hopper"),
+        plan.hopper_constants(scale > 0, way), plan.options("prefill_hopper"),
     )  # fmt: skip
     launch(
-        short, min(total_q, 2 * multiprocessors(device)), device, (*variant, "listed"), (*tensors, items),
-        (*numbers, rows_at), plan.short_constants(True, "listed"), plan.options("short"),
+        short, min(total_q, 2 * multiprocessors(device)), device, variant, (*tensors, items),
+        (*numbers, rows_at), plan.short_constants(True, way), plan.options("short"),
     )  # fmt: skip
     return items
 

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime import driver
 
 _compiled: dict[tuple[Hashable, ...], Any] = {}
@@ -66,6 +66,13 @@ def wait_for_launch(WAIT: tl.constexpr) -> None:
     """
     if WAIT:
         gdc_wait()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def let_next_begin(EARLY: tl.constexpr) -> None:
+    """Let the next launch begin where there is room, and wait there for the end of this one, or not wait yet."""
+    if EARLY:
+        gdc_launch_dependents()
 
 
 def _on_cpu(kernel: Any) -> Any:

@@ -16,10 +16,9 @@ ITEM_COUNT = tl.constexpr(0)
 SPLITTING = tl.constexpr(1)
 ROW_COUNT = tl.constexpr(2)
 ROWS_TAKEN = tl.constexpr(3)
-# The other four: 64 NaN of 16 bits, the rotary key of a page outside the cache.
+# The other four are room for the rotary key of a page outside the cache, which the Hopper kernel writes.
 NAN_KEY = ITEM
 HEADER = tl.constexpr(5)
-_NAN_PAIR = tl.constexpr(0x7FFF7FFF)
 
 
 @triton.jit
@@ -29,7 +28,6 @@ def store_header(items, in_order, count, splits, short_rows, padding):
     tl.store(items + SPLITTING, splits.to(tl.int32))
     tl.store(items + ROW_COUNT, tl.where(in_order, short_rows + padding.to(tl.int32), 0))
     tl.store(items + ROWS_TAKEN, 0)
-    tl.store(items + NAN_KEY + tl.arange(0, 32), tl.full([32], _NAN_PAIR, tl.int32))
 
 
 @triton.jit

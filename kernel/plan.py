@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
+from .found import MOST_REQUESTS
 from .schedule import TILES_PER_PROGRAM
 
 _SIZES = {"HEADS": NUM_HEADS, "CKV": CKV_DIM, "KPE": KPE_DIM}
@@ -39,7 +40,9 @@ class Plan:
     once, few    keys up to which it takes them at once, and in its smaller tile
     shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
+    at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
     listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
+    rounds       items per program up to which programs of it find their items without a list, see found.py
     early        the GPU can start a launch while the one before ends, see launch.py
     """
 
@@ -51,7 +54,10 @@ class Plan:
     few: int = 32
     shorts: int = 1024
     mergers: int = 2048
+    at_once: int = 8
+    merge_round: int = 64
     listed: bool = False
+    rounds: int = 4
     early: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
@@ -68,17 +74,26 @@ class Plan:
 
     def merge_team(self, batch: int) -> int:
         """How many programs merge the chunks of each request."""
-        return max(1, min(64, self.mergers // batch))
+        return max(1, min(128, self.mergers // batch))
 
     def items(self, total_q: int, batch: int, num_kv_indices: int) -> int:
         """How many items the list holds at most, see schedule.py."""
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
+    def way(self, total_q: int, batch: int, num_kv_indices: int, device: torch.device) -> str:
+        """How programs come to their items: "searched" for by each, "listed" by a launch of its own, or "found" in the
+        row pointers, which puts them in an order that is good enough for a few rounds.
+        """
+        if not self.listed:
+            return "searched"
+        few = self.items(total_q, batch, num_kv_indices) <= self.rounds * multiprocessors(device)
+        return "found" if few and batch <= MOST_REQUESTS else "listed"
+
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
     def options(self, kernel: str) -> dict[str, int]:
         """What the compiler is told about a kernel, by its name."""
         # The warps of prefill_hopper are those that gather; it adds those that multiply itself.
-        warps = {"short": 4, "lone": self.lone.num_warps, "prefill": self.tile.num_warps, "merge": 1}
+        warps = {"short": 4, "lone": self.lone.num_warps, "prefill": self.tile.num_warps, "merge": 4}
         warps |= {"schedule": 4, "prefill_hopper": 4}
         return {"num_warps": warps[kernel]} | ({"launch_pdl": True} if self.early else {})
 
@@ -93,11 +108,17 @@ class Plan:
     @cache  # noqa: B019
     def short_constants(self, vectors: bool, rows: str) -> dict[str, Any]:
         tiles = {"PIECES": 4, "FEW": self.few, "ONCE": self.once, "SHORT": self.short}
-        return {"VECTORS": vectors, **_SIZES, **tiles, "ROWS": rows, "WAIT": self.early}
+        return {"VECTORS": vectors, **_SIZES, **tiles, **self._shared, "ROWS": rows, "WAIT": self.early}
 
-    @cached_property
-    def merge_constants(self) -> dict[str, Any]:
-        return {"LISTED": self.listed, "HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared, "WAIT": self.early}
+    @cache  # noqa: B019
+    def hopper_constants(self, positive: bool, way: str) -> dict[str, Any]:
+        return {"POSITIVE": positive, "LISTED": way == "listed", "CHUNK": self.chunk, "SHORT": self.short}
+
+    @cache  # noqa: B019
+    def merge_constants(self, way: str) -> dict[str, Any]:
+        rounds = {"AT_ONCE": self.at_once, "ROUND": self.merge_round}
+        known = {"WAY": way, "SHORT": self.short, "HEADS": NUM_HEADS, "CKV": CKV_DIM}
+        return {**known, **self._shared, **rounds, "WAIT": self.early}
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
@@ -118,7 +139,9 @@ _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LO
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
-_INTERPRETER = Plan(_HOPPER.tile, _LONE, chunk=128, short=16, once=8, few=4, shorts=4, mergers=1)
+_INTERPRETER = Plan(
+    _HOPPER.tile, _LONE, chunk=128, short=16, once=8, few=4, shorts=4, mergers=1, at_once=2, merge_round=2
+)
 _EMULATED = replace(_INTERPRETER, listed=True)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 

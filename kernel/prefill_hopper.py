@@ -44,7 +44,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
-from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
+from .found import LANES, look, pick
+from .listing import HEADER, ITEM, ITEM_COUNT
+from .lookup import extent, first_slot
+from .schedule import requested_work
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 REGISTERS = gl.constexpr(216)
@@ -67,6 +70,8 @@ COPY = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 # A warp looks at a row.
 LOOK = gl.constexpr(gl.BlockedLayout([1, 2], [1, 32], [4, 1], [1, 0]))
 FLAG = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+# Each lane of a warp holds a request, and each warp compares them with a quarter of all.
+PAIRS = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
 # Each thread holds 8 columns in a row: what the accumulator's layout becomes by shuffles inside groups of four lanes.
 STORE = gl.constexpr(
     gl.DistributedLinearLayout(
@@ -79,21 +84,25 @@ STORE = gl.constexpr(
 )
 
 
-@gluon.jit(do_not_specialize=list(range(22)))
+@gluon.jit(do_not_specialize=list(range(29)))
 def prefill_hopper(
-    q_nope, q_pe, ckv_cache, kpe_cache, kv_indices, output, lse, scratch, scratch_lse, items,
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse, items,
     q_nope_row: gl.int64, q_nope_head: gl.int64, q_pe_row: gl.int64, q_pe_head: gl.int64,
     ckv_page: gl.int32, kpe_page: gl.int32,
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
-    POSITIVE: gl.constexpr,
+    qo_step: gl.int64, kv_step: gl.int64, total_q: gl.int64, batch: gl.int32, num_kv_indices: gl.int64,
+    nan_at: gl.int32,
+    POSITIVE: gl.constexpr, LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
 ):  # fmt: skip
-    """Persistent: each program takes its share of the list that `schedule` made.
+    """Persistent: each program takes its share of the items.
 
-    items     int32, see listing.py
+    items     int32; if LISTED, the list that `schedule` made, see listing.py. From `nan_at` on there is room for a
+              rotary key, which becomes that of all pages outside the cache
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
+    LISTED    items come from the list, else each program finds its own, see found.py
     """
-    # Waits for the list, as wait_for_launch in launch.py does, and then lets `short` begin on idle multiprocessors.
+    # Waits for the launch before, as wait_for_launch in launch.py does, and lets `short` begin on idle multiprocessors.
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, 0; // $1",
         "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1,
@@ -103,33 +112,36 @@ def prefill_hopper(
     even = _rows_in_shared_memory(DTYPE)
     odd = _rows_in_shared_memory(DTYPE)
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    # What goes round between the consumers, and where the run of keys ends.
+    # What goes round between the consumers, and what gather tells them.
     maxima = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
     totals = gl.allocate_shared_memory(gl.float32, [2, BLOCK], LINEAR)
-    edge = gl.allocate_shared_memory(gl.int32, [1], LINEAR)
 
-    # One allocation per barrier: an index into a common one costs a barrier of the warpgroup.
+    # One allocation per barrier and word: an index into a common one costs a barrier of the warpgroup.
+    told = (_word(), _word(), _word(), _word(), _word(), _word(), _word())
     filled = (_mbarrier(128), _mbarrier(128), _mbarrier(128), _mbarrier(128))
     emptied = (_mbarrier(1), _mbarrier(1), _mbarrier(1), _mbarrier(1))
     query_filled = _mbarrier(128)
     query_emptied = _mbarrier(1)
-    edge_known = _mbarrier(1)
+    item_told = _mbarrier(1)
     weights_ready = (_mbarrier(1), _mbarrier(1))
     totals_ready = (_mbarrier(1), _mbarrier(1))
+    nowhere = (items + nan_at).to(gl.pointer_type(DTYPE), bitcast=True)
+    rotary_dim = gl.arange(0, ROTARY, FLAG)
+    gl.store(nowhere + rotary_dim, (rotary_dim.to(gl.float32) * float("nan")).to(DTYPE))
     fence_async_shared()
     _barrier()
 
-    copies = (filled, emptied, query_filled, query_emptied, edge, edge_known)
+    copies = (filled, emptied, query_filled, query_emptied, told, item_told)
     exchange = (maxima, weights_ready, totals, totals_ready)
     q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
-    nowhere = (items + NAN_KEY).to(gl.pointer_type(DTYPE), bitcast=True)
     k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, num_pages, nowhere)
+    requests = ((qo_indptr, qo_step), (kv_indptr, kv_step), batch, total_q, num_kv_indices)
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
         [
-            (_gather, (items, q_from, k_from, queries, even, odd, copies)),
-            (_left, (items, results, queries, even, odd, copies, exchange, scale, POSITIVE)),
-            (_right, (items, results, queries, even, odd, copies, exchange, scale, POSITIVE)),
+            (_gather, (items, requests, q_from, k_from, queries, even, odd, copies, LISTED, CHUNK, SHORT)),
+            (_left, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
+            (_right, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
         ],
         [4, 4],
         [REGISTERS, REGISTERS],
@@ -154,12 +166,8 @@ def _mbarrier(count: gl.constexpr):
 
 
 @gluon.jit
-def _rounds(items):
-    """How many items this program takes."""
-    count = gl.load(items + ITEM_COUNT)
-    programs = gl.num_programs(0)
-    full = count // programs
-    return full + (_turn(full) < count).to(gl.int32)
+def _word():
+    return gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -171,12 +179,55 @@ def _turn(nth):
 
 
 @gluon.jit
-def _item(items, nth):
-    """The nth item of this program: row, count, least, start, end, kv_start, slot, see `store_item` in listing.py."""
-    at = items + (HEADER + _turn(nth)).to(gl.int64) * ITEM
+def _listed_item(items, place):
+    """An item of the list: row, count, least, start, end, kv_start, slot, see `store_item` in listing.py."""
+    at = items + (HEADER + place).to(gl.int64) * ITEM
     return (
         gl.load(at), gl.load(at + 1), gl.load(at + 2),
         gl.load(at + 3), gl.load(at + 4), gl.load(at + 5), gl.load(at + 6),
+    )  # fmt: skip
+
+
+@gluon.jit
+def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr):
+    """As `_listed_item`, and how many items there are: requests of more keys first, each from its last tile on."""
+    qo, kv, batch, total_q, num_kv_indices = requests
+    QUERIES: gl.constexpr = BLOCK // HEADS
+    lane = gl.arange(0, LANES, gl.SliceLayout(0, PAIRS))
+    _start, _len, _kv_start, _kv_len, sound, tiles, chunks, _length = look(
+        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
+    )
+    keys = sound.to(gl.int32)
+    own = (tiles * chunks).to(gl.int32)
+    other = gl.arange(0, LANES, gl.SliceLayout(1, PAIRS))
+    other_keys = gl.convert_layout(keys, gl.SliceLayout(1, PAIRS))[:, None]
+    first = (keys[None, :] > other_keys) | ((keys[None, :] == other_keys) & (lane[None, :] < other[:, None]))
+    before = gl.convert_layout(gl.sum(gl.where(first, own[None, :], 0), 1), gl.SliceLayout(0, PAIRS))
+    chosen = (before <= place) & (place < before + own)
+    nth = place - pick(before, chosen)
+    request = pick(lane, chosen)
+
+    q_start, q_end, kv_start, kv_len = extent(qo, kv, request.to(gl.int64), batch, total_q)
+    q_len = q_end - q_start
+    chunks = pick(chunks.to(gl.int32), chosen)
+    sound, tiles, _chunks, length = requested_work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    tiles = gl.maximum(tiles.to(gl.int32), 1)
+    split = chunks > 1
+    # Tiles over the same chunk are neighbours, as they read the same keys.
+    tile = gl.where(split, nth % tiles, tiles - 1 - nth)
+    chunk = gl.where(split, nth // tiles, 0)
+    queries = gl.minimum(q_len.to(gl.int32) - QUERIES * tile, QUERIES)
+    # A request may claim more keys than there are. 32 bits hold all sums: rows and positions are below 2^30 (host.py).
+    prefix = gl.minimum(kv_len - q_len, num_kv_indices).to(gl.int32)
+    least = prefix + QUERIES * tile + 1
+    whole = sound.to(gl.int32)
+    start = gl.where(split, chunk * length.to(gl.int32), 0)
+    end = gl.minimum(least - 1 + queries, gl.where(split, start + length.to(gl.int32), whole))
+    count = gl.where((chunks > 0) & ((end > start) | (chunks == 1)), queries, 0)
+    slot = gl.where(split, first_slot(kv_start, CHUNK).to(gl.int32) + chunk * q_len.to(gl.int32) + QUERIES * tile, -1)
+    return (
+        q_start.to(gl.int32) + QUERIES * tile, count, gl.maximum(least, -QUERIES), start, gl.maximum(end, 0),
+        kv_start.to(gl.int32), slot, gl.sum(own, 0),
     )  # fmt: skip
 
 
@@ -187,14 +238,27 @@ def _pairs(start, end):
 
 
 @gluon.jit
-def _gather(items, q_from, k_from, queries, even, odd, copies):
+def _gather(
+    items, requests, q_from, k_from, queries, even, odd, copies,
+    LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
+):  # fmt: skip
     """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows."""
-    filled, emptied, query_filled, query_emptied, edge, edge_known = copies
+    filled, emptied, query_filled, query_emptied, told, item_told = copies
     phase = 1
     query_phase = 1
-    for nth in range(_rounds(items)):
-        row, count, least, start, end, kv_start, _slot = _item(items, nth)
+    nth = 0
+    place = _turn(0)
+    if LISTED:
+        total = gl.load(items + ITEM_COUNT)
+    else:
+        total = place + 1
+    while place < total:
+        if LISTED:
+            row, count, least, start, end, kv_start, slot = _listed_item(items, place)
+        else:
+            row, count, least, start, end, kv_start, slot, total = _found_item(requests, place, CHUNK, SHORT)
         if count > 0:
+            whole_end = end
             even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
             # Three loads wait for each other here, while the consumers finish the tile before.
             if gl.maximum(least, start) < end:
@@ -203,8 +267,7 @@ def _gather(items, q_from, k_from, queries, even, odd, copies):
                     end = sound_end
                     even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
             mbarrier.wait(query_emptied, query_phase)
-            edge.store(gl.full([1], end, gl.int32, FLAG))
-            mbarrier.arrive(edge_known, count=1)
+            _tell(told, item_told, count, row, least, start, end, whole_end, slot)
             _copy_queries(q_from, queries, row, count)
             async_copy.mbarrier_arrive(query_filled, increment_count=False)
             query_phase ^= 1
@@ -227,6 +290,49 @@ def _gather(items, q_from, k_from, queries, even, odd, copies):
                 _copy(odd[2].index(0), odd_rotary, ROTARY, 0)
                 async_copy.mbarrier_arrive(filled[2], increment_count=False)
                 phase ^= 1
+        nth += 1
+        place = _turn(nth)
+    mbarrier.wait(query_emptied, query_phase)
+    _tell(told, item_told, 0, 0, 0, 0, 0, 0, 0)
+
+
+@gluon.jit
+def _tell(told, item_told, count, row, least, start, end, whole_end, slot):
+    """Hand an item to the consumers, with where its run of keys ends and where it should; `count` 0 is no item."""
+    values = (count, row, least, start, end, whole_end, slot)
+    for i in gl.static_range(len(values)):
+        told[i].store(gl.full([1], values[i], gl.int32, FLAG))
+    mbarrier.arrive(item_told, count=1)
+
+
+@gluon.jit
+def _await_count(copies, phase):
+    """How many queries the next item has; 0 when there is none."""
+    _filled, _emptied, _query_filled, _query_emptied, told, item_told = copies
+    mbarrier.wait(item_told, phase)
+    return _told(told, 0)
+
+
+@gluon.jit
+def _told(told, nth: gl.constexpr):
+    return gl.max(told[nth].load(FLAG), 0)
+
+
+@gluon.jit
+def _await_queries(copies, phase):
+    """The rest of what is told of an item, once its queries are there; what a consumer starts a tile with: the maximum,
+    denominator and weighted sum of no keys; and how many keys each row sees.
+    """
+    _filled, _emptied, query_filled, _query_emptied, told, _item_told = copies
+    least = _told(told, 2)
+    item = (_told(told, 1), least, _told(told, 3), _told(told, 4), _told(told, 5), _told(told, 6))
+    m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
+    total = gl.zeros([BLOCK], gl.float32, ROWS)
+    acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
+    sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
+    mbarrier.wait(query_filled, phase)
+    fence_async_shared()
+    return item, m, total, acc, sees
 
 
 @gluon.jit
@@ -311,106 +417,89 @@ def _zero(x):
 
 
 @gluon.jit
-def _left(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
+def _left(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
     """The consumer that scores even blocks and weighs the left half of the columns."""
-    filled, emptied, _query_filled, _query_emptied, _edge, _edge_known = copies
+    filled, emptied, _query_filled, _query_emptied, _told_at, _item_told = copies
     maxima, weights_ready, _totals, _totals_ready = exchange
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
     phase = 0
     tile_phase = 0
-    for nth in range(_rounds(items)):
-        item = _item(items, nth)
-        _row, count, least, start, _item_end, _kv_start, _slot = item
-        if count > 0:
-            m, total, acc, end, sees = _begin(least, copies, tile_phase)
-            zero = _zero(nth)
-            q_rotary = queries[2].index(zero).load(gl.DotOperandLayout(0, SCORES, 2))
-            x = _even_scores_half(queries, even, filled, phase, True, zero)
-            x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, True, zero)
+    count = _await_count(copies, 0)
+    while count > 0:
+        item, m, total, acc, sees = _await_queries(copies, tile_phase)
+        row, least, start, end, _whole_end, _slot = item
+        zero = _zero(row)
+        q_rotary = queries[2].index(zero).load(gl.DotOperandLayout(0, SCORES, 2))
+        x = _even_scores_half(queries, even, filled, phase, True, zero)
+        x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, True, zero)
+        x = warpgroup_mma_wait(0, deps=[x])
+        pairs = _pairs(start, end)
+        for i in range(pairs):
+            zero = _zero(i)
+            x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, POSITIVE)
+            p, m_even = _weigh(x, m, scale, POSITIVE)
+            weights = _hand_over(m_even, p, even, maxima, weights_ready, 0, zero)
+            total, acc = _rescale(total, acc, m, m_even)
+            total += gl.sum(p, 1)
+            mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
+            product = warpgroup_mma(mine, even[0].index(zero), acc, is_async=True)
+            mbarrier.wait(weights_ready[1], phase)
+            m = maxima.index(1).load(ROWS)
+            acc = warpgroup_mma_wait(0, deps=[product])
+            mbarrier.arrive(emptied[0], count=1)
+            total, acc = _rescale(total, acc, m_even, m)
+            product = warpgroup_mma(odd_weights, odd_l, acc, is_async=True)
+            phase ^= 1
+            more = i + 1 < pairs
+            x = _even_scores_half(queries, even, filled, phase, more, zero)
+            acc = warpgroup_mma_wait(1, deps=[product])
+            mbarrier.arrive(emptied[2], count=1)
+            x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
             x = warpgroup_mma_wait(0, deps=[x])
-            pairs = _pairs(start, end)
-            for i in range(pairs):
-                zero = _zero(i)
-                x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, POSITIVE)
-                p, m_even = _weigh(x, m, scale, POSITIVE)
-                weights = _hand_over(m_even, p, even, maxima, weights_ready, 0, zero)
-                total, acc = _rescale(total, acc, m, m_even)
-                total += gl.sum(p, 1)
-                mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
-                product = warpgroup_mma(mine, even[0].index(zero), acc, is_async=True)
-                mbarrier.wait(weights_ready[1], phase)
-                m = maxima.index(1).load(ROWS)
-                acc = warpgroup_mma_wait(0, deps=[product])
-                mbarrier.arrive(emptied[0], count=1)
-                total, acc = _rescale(total, acc, m_even, m)
-                product = warpgroup_mma(odd_weights, odd_l, acc, is_async=True)
-                phase ^= 1
-                more = i + 1 < pairs
-                x = _even_scores_half(queries, even, filled, phase, more, zero)
-                acc = warpgroup_mma_wait(1, deps=[product])
-                mbarrier.arrive(emptied[2], count=1)
-                x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
-                x = warpgroup_mma_wait(0, deps=[x])
-            _finish(acc, total, m, item, sees, end, results, exchange, 0, tile_phase)
-            tile_phase ^= 1
+        _finish(acc, total, m, item, count, sees, results, exchange, 0, tile_phase)
+        tile_phase ^= 1
+        count = _await_count(copies, tile_phase)
 
 
 @gluon.jit
-def _right(items, results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
+def _right(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.constexpr):
     """The consumer that scores odd blocks and weighs the right half of the columns."""
-    filled, emptied, _query_filled, query_emptied, _edge, _edge_known = copies
+    filled, emptied, _query_filled, query_emptied, _told_at, _item_told = copies
     maxima, weights_ready, _totals, _totals_ready = exchange
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
     phase = 0
     tile_phase = 0
-    for nth in range(_rounds(items)):
-        item = _item(items, nth)
-        _row, count, least, start, _item_end, _kv_start, _slot = item
-        if count > 0:
-            m, total, acc, end, sees = _begin(least, copies, tile_phase)
-            q_rotary = queries[2].index(_zero(nth)).load(gl.DotOperandLayout(0, SCORES, 2))
-            pairs = _pairs(start, end)
-            for i in range(pairs):
-                zero = _zero(i)
-                x = _odd_scores(queries, q_rotary, odd, filled, phase, zero)
-                mbarrier.wait(weights_ready[0], phase)
-                m_even = maxima.index(0).load(ROWS)
-                total, acc = _rescale(total, acc, m, m_even)
-                product = warpgroup_mma(even_weights, even_r, acc, is_async=True)
-                x = warpgroup_mma_wait(1, deps=[x])
-                mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
-                x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, POSITIVE)
-                p, m = _weigh(x, m_even, scale, POSITIVE)
-                weights = _hand_over(m, p, odd, maxima, weights_ready, 1, zero)
-                acc = warpgroup_mma_wait(0, deps=[product])
-                mbarrier.arrive(emptied[1], count=1)
-                total, acc = _rescale(total, acc, m_even, m)
-                total += gl.sum(p, 1)
-                mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
-                acc = warpgroup_mma(mine, odd[1].index(zero), acc)
-                mbarrier.arrive(emptied[3], count=1)
-                phase ^= 1
-            _finish(acc, total, m, item, sees, end, results, exchange, 1, tile_phase)
-            tile_phase ^= 1
-
-
-@gluon.jit
-def _begin(least, copies, phase):
-    """What a consumer starts a tile with, once its queries are there: the maximum, denominator and weighted sum of no
-    keys, where the run of keys ends, and how many keys each row sees.
-    """
-    m = gl.full([BLOCK], -float("inf"), gl.float32, ROWS)
-    total = gl.zeros([BLOCK], gl.float32, ROWS)
-    acc = gl.zeros([BLOCK, HALF], gl.float32, SUMS)
-    _filled, _emptied, query_filled, _query_emptied, edge, edge_known = copies
-    mbarrier.wait(edge_known, phase)
-    end = gl.max(edge.load(FLAG), 0)
-    sees = least + gl.arange(0, BLOCK, ROWS) // HEADS
-    mbarrier.wait(query_filled, phase)
-    fence_async_shared()
-    return m, total, acc, end, sees
+    count = _await_count(copies, 0)
+    while count > 0:
+        item, m, total, acc, sees = _await_queries(copies, tile_phase)
+        row, least, start, end, _whole_end, _slot = item
+        q_rotary = queries[2].index(_zero(row)).load(gl.DotOperandLayout(0, SCORES, 2))
+        pairs = _pairs(start, end)
+        for i in range(pairs):
+            zero = _zero(i)
+            x = _odd_scores(queries, q_rotary, odd, filled, phase, zero)
+            mbarrier.wait(weights_ready[0], phase)
+            m_even = maxima.index(0).load(ROWS)
+            total, acc = _rescale(total, acc, m, m_even)
+            product = warpgroup_mma(even_weights, even_r, acc, is_async=True)
+            x = warpgroup_mma_wait(1, deps=[x])
+            mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
+            x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, POSITIVE)
+            p, m = _weigh(x, m_even, scale, POSITIVE)
+            weights = _hand_over(m, p, odd, maxima, weights_ready, 1, zero)
+            acc = warpgroup_mma_wait(0, deps=[product])
+            mbarrier.arrive(emptied[1], count=1)
+            total, acc = _rescale(total, acc, m_even, m)
+            total += gl.sum(p, 1)
+            mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
+            acc = warpgroup_mma(mine, odd[1].index(zero), acc)
+            mbarrier.arrive(emptied[3], count=1)
+            phase ^= 1
+        _finish(acc, total, m, item, count, sees, results, exchange, 1, tile_phase)
+        tile_phase ^= 1
+        count = _await_count(copies, tile_phase)
 
 
 @gluon.jit
@@ -502,13 +591,13 @@ def _whole_total(total, m, any_seen, totals, totals_ready, SIDE: gl.constexpr, p
 
 
 @gluon.jit
-def _finish(acc, total, m, item, sees, end, results, exchange, SIDE: gl.constexpr, phase):
+def _finish(acc, total, m, item, count, sees, results, exchange, SIDE: gl.constexpr, phase):
     """Write half of the columns of a tile and, on the right, the LSE; NaN in rows that see more keys than there are."""
-    row, count, _least, start, item_end, _kv_start, slot = item
+    row, _least, start, end, whole_end, slot = item
     _maxima, _weights_ready, totals, totals_ready = exchange
     output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse = results
     total = _whole_total(total, m, sees > start, totals, totals_ready, SIDE, phase)
-    total = gl.where((sees > end) & ((slot < 0) | (end < item_end)), float("nan"), total)
+    total = gl.where((sees > end) & ((slot < 0) | (end < whole_end)), float("nan"), total)
     if slot < 0:
         _store_rows(acc, total, m, (output, output_row, output_head), (lse, lse_row, lse_head), SIDE, row, count)
     else:

@@ -14,7 +14,7 @@ row, and the list is empty. Where those of the keys fall, nothing is split, as s
 import triton
 import triton.language as tl
 
-from .launch import wait_for_launch
+from .launch import let_next_begin, wait_for_launch
 from .listing import ROW, store_header, store_item, store_row
 from .lookup import existing_keys, extent, find_requests, first_slot, first_tile
 from .split import count_chunks
@@ -35,6 +35,7 @@ def schedule(
     items  int32, see listing.py; the rows for `short` begin `rows_at` elements from its beginning
     """
     wait_for_launch(WAIT)
+    let_next_begin(WAIT)
     qo = (qo_indptr, qo_step)
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)
@@ -56,7 +57,9 @@ def _list_tiles(
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
     splits = _in_order(kv, batch)
-    sound, tiles, chunks, _length = _work(q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT)
+    sound, tiles, chunks, _length = requested_work(
+        q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
+    )
     nth = tile - first_tile(q_start, request, QUERIES)
     mine = (chunks == 1) & (nth >= 0) & (nth < tiles)
     is_short = (tiles == 0) & (nth >= 0) & (QUERIES * nth < q_len)
@@ -91,7 +94,7 @@ def _list_chunks(
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
-    _sound, tiles, chunks, length = _work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    _sound, tiles, chunks, length = requested_work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
     if chunks > 1:
         splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
@@ -128,7 +131,7 @@ def _in_order(pointer, batch):
 
 
 @triton.jit
-def _work(
+def requested_work(
     q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
 ):
     """Of each request: its keys that exist, its tiles (none if `short` takes it), its chunks, keys per chunk."""
@@ -163,7 +166,9 @@ def _count_earlier(
         out_of_order += tl.sum(((q_start < 0) | (q_end < q_start) | (q_end > total_q)).to(tl.int32), 0)
         q_len = q_end - q_start
         kv_len = tl.maximum(kv_end - kv_start, 0)
-        sound, tiles, chunks, length = _work(q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT)
+        sound, tiles, chunks, length = requested_work(
+            q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
+        )
         # Tile i sees prefix + QUERIES * (i + 1) keys, the last one all, and none more than exist.
         prefix = tl.minimum(tl.maximum(kv_len - q_len, -(2**30)), 2**30).to(tl.int32)[None, :]
         sound = sound.to(tl.int32)[None, :]

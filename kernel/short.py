@@ -7,15 +7,16 @@ Which requests these are, the number of their keys that exist decides: positions
 empty cache. A row that sees more keys than that is NaN, however many a row pointer claims. All other requests are
 taken by the other launches, of which there are none where kv_indices holds no more than SHORT positions.
 
-Where there are other launches, most rows may belong to them. Then programs take rows in turn, each by a search, or
-those of a list if there is one (schedule.py).
+Where there are other launches, most rows may belong to them. Then programs take rows in turn, each by a search; or,
+on Hopper, those that are theirs, from the list if there is one (schedule.py) or from the row pointers (found.py).
 """
 
 import triton
 import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
-from .launch import wait_for_launch
+from .found import find_short_row
+from .launch import let_next_begin, wait_for_launch
 from .listing import ROW, ROW_COUNT, ROWS_TAKEN, load_row
 from .lookup import existing_keys, find_row
 
@@ -31,11 +32,16 @@ def short(
     scale: tl.float32,
     total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows_at: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
-    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, ROWS: tl.constexpr, WAIT: tl.constexpr,
+    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
+    ROWS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """ROWS says how a program finds its rows: "one" each, "all" in turn, or "listed" from `items` + `rows_at` on."""
-    if ROWS != "listed":
+    """ROWS says how a program finds its rows: "one" each, "all" in turn, "listed" from `items` + `rows_at` on, or
+    "found" among those of a batch of few requests.
+    """
+    if (ROWS == "one") | (ROWS == "all"):
         wait_for_launch(WAIT)
+    else:
+        let_next_begin(WAIT)
     if VECTORS:
         # Known to be so, which leaves one address per row where there were eight.
         q_nope_dim = 1
@@ -64,6 +70,19 @@ def short(
                 PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             row += tl.num_programs(0)
+    elif ROWS == "found":
+        nth = program
+        count = total_q.to(tl.int64)
+        while nth < count:
+            count, row, end, sees, kv_start = find_short_row(
+                qo, kv, nth, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
+            )
+            if nth < count:
+                _attend_row(
+                    queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
+                    PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
+                )  # fmt: skip
+            nth += tl.num_programs(0)
     else:
         # Whoever is free takes the next: many programs begin only when the launch beside them has made room.
         count = tl.load(items + ROW_COUNT)
@@ -76,7 +95,9 @@ def short(
                 PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             nth = following
-        # The list was made before the launch before this one began, which runs beside it.
+    # The launch before runs beside this one. One program waits for it for all: if each did, those that find no room
+    # beside them would begin only then.
+    if ((ROWS == "listed") | (ROWS == "found")) & (program == 0):
         wait_for_launch(WAIT)
 
 

@@ -51,7 +51,7 @@ def test_the_kernel_of_small_work_does_not_spill(compiled):
 def test_hopper_multiplies_with_wgmma_that_is_not_serialised(compiled):
     capability, reports = compiled
     if capability == 90:
-        for name in ("prefill", "prefill_hopper"):
+        for name in ("prefill", "prefill_hopper, listed", "prefill_hopper, found"):
             assert reports[name]["wgmma"] > 0
             assert "C75" not in reports[name]["messages"]
         # [8, 1] would be both warpgroups on all keys: twice the work.
@@ -59,7 +59,7 @@ def test_hopper_multiplies_with_wgmma_that_is_not_serialised(compiled):
 
 
 def _compile(capability: int) -> dict[str, dict]:
-    from kernel import lone, plan, prefill, short, split
+    from kernel import lone, merge, plan, prefill, short
 
     chosen = plan.plan_for(divmod(capability, 10))
     reports = {
@@ -67,7 +67,7 @@ def _compile(capability: int) -> dict[str, dict]:
         "short, all": _report(short.short, chosen.short_constants(True, "all"), chosen.options("short"), capability),
         "prefill": _report(prefill.prefill, chosen.prefill_constants(True), chosen.options("prefill"), capability),
         "lone": _report(lone.lone, chosen.lone_constants(True), chosen.options("lone"), capability),
-        "merge": _report(split.merge, chosen.merge_constants, chosen.options("merge"), capability),
+        "merge": _report(merge.merge, chosen.merge_constants("searched"), chosen.options("merge"), capability),
     }
     return reports | (_compile_for_hopper() if capability == 90 else {})
 
@@ -76,17 +76,20 @@ def _compile_for_hopper() -> dict[str, dict]:
     """What takes the place of `lone` and `prefill` there."""
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    from kernel import plan, prefill_hopper, schedule, short, split
+    from kernel import merge, plan, prefill_hopper, schedule, short
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
-    return {
-        "schedule": _report(schedule.schedule, listed.schedule_constants, listed.options("schedule"), 90),
-        "short, listed": _report(short.short, listed.short_constants(True, "listed"), listed.options("short"), 90),
-        "prefill_hopper": _report(
-            prefill_hopper.prefill_hopper, {"POSITIVE": True}, listed.options("prefill_hopper"), 90, GluonASTSource
-        ),
-        "merge, listed": _report(split.merge, listed.merge_constants, listed.options("merge"), 90),
-    }
+    reports = {"schedule": _report(schedule.schedule, listed.schedule_constants, listed.options("schedule"), 90)}
+    for way in ("listed", "found"):
+        reports |= {
+            f"prefill_hopper, {way}": _report(
+                prefill_hopper.prefill_hopper, listed.hopper_constants(True, way), listed.options("prefill_hopper"),
+                90, GluonASTSource,
+            ),
+            f"short, {way}": _report(short.short, listed.short_constants(True, way), listed.options("short"), 90),
+            f"merge, {way}": _report(merge.merge, listed.merge_constants(way), listed.options("merge"), 90),
+        }  # fmt: skip
+    return reports
 
 
 def _report(kernel, constants: dict, options: dict, capability: int, source_class: type | None = None) -> dict:

@@ -1,0 +1,65 @@
+"""Batches of few requests: programs find their work in the row pointers, all of which they look at together.
+
+That is what `schedule` would list (schedule.py), without a launch for it and a list to wait for. Each thread of a warp
+holds a request, and the next one the padding. Under Gluon the same functions run in the kernel for Hopper.
+"""
+
+import triton
+import triton.language as tl
+
+from .schedule import requested_work
+
+# Row pointers that a warp holds: of 31 requests.
+LANES = tl.constexpr(32)
+MOST_REQUESTS = LANES.value - 1
+
+
+@triton.jit
+def look(qo, kv, lane, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr):
+    """Of request number `lane`, LANES numbers of which those past `batch` are none: its first row, rows, first key and
+    keys, its keys that exist, its tiles (none if `short` takes it), its chunks and the keys in each, as `schedule` has
+    it. No rows at all where query pointers are not in order; no chunks where key pointers are not.
+    """
+    at = tl.minimum(lane, batch)
+    after = tl.minimum(lane + 1, batch)
+    q_start = tl.load(qo[0] + at * qo[1]).to(tl.int64)
+    q_end = tl.load(qo[0] + after * qo[1]).to(tl.int64)
+    kv_start = tl.load(kv[0] + at * kv[1]).to(tl.int64)
+    kv_end = tl.load(kv[0] + after * kv[1]).to(tl.int64)
+    q_end = tl.where(lane == batch, total_q, q_end)
+    wrong = (lane < batch) & ((q_start < 0) | (q_end < q_start) | (q_end > total_q))
+    in_order = tl.sum(wrong.to(tl.int32), 0) == 0
+    splits = tl.sum((kv_end < kv_start).to(tl.int32), 0) == 0
+    q_len = tl.where(in_order & (lane <= batch), q_end - q_start, 0)
+    kv_len = tl.maximum(kv_end - kv_start, 0)
+    sound, tiles, chunks, length = requested_work(
+        q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
+    )
+    return q_start, q_len, kv_start, kv_len, sound, tiles, chunks, length
+
+
+@triton.jit
+def pick(values, chosen):
+    """The value of the one lane that is chosen; 0 if none is."""
+    return tl.sum(tl.where(chosen, values, 0), 0)
+
+
+@triton.jit
+def find_short_row(
+    qo, kv, nth, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
+):
+    """How many rows `short` takes; the number of the nth, the keys that it sees and that exist, all that it sees, where
+    its keys begin.
+    """
+    lane = tl.arange(0, LANES)
+    q_start, q_len, kv_start, kv_len, sound, tiles, _chunks, _length = look(
+        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
+    )
+    rows = tl.where(tiles == 0, q_len, 0)
+    before = tl.cumsum(rows, 0) - rows
+    chosen = (before <= nth) & (nth < before + rows)
+    query = nth - pick(before, chosen)
+    kv_len = pick(kv_len, chosen)
+    sees = tl.minimum(tl.maximum(kv_len - pick(q_len, chosen) + query + 1, 0), kv_len)
+    end = tl.minimum(sees, pick(sound, chosen))
+    return tl.sum(rows, 0), pick(q_start, chosen) + query, end.to(tl.int32), sees, pick(kv_start, chosen)
