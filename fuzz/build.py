@@ -14,7 +14,16 @@ from fuzz.case import Case
 from fuzz.guards import LAZY, extent
 from fuzz.hashing import below, key
 from fuzz.strata.indptr import INDPTRS
-from fuzz.strata.layouts import CACHES, INDEX_DTYPES, INDICES, LAYOUTS, allocate_index, allocate_values, places
+from fuzz.strata.layouts import (
+    CACHES,
+    INDEX_DTYPES,
+    INDICES,
+    LAYOUTS,
+    allocate_indices,
+    allocate_values,
+    places,
+    result_places,
+)
 from fuzz.strata.pages import PAGES, Positions, garbage
 from fuzz.strata.poison import POISONS
 from fuzz.strata.scales import SCALES
@@ -49,19 +58,17 @@ def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
     if not layout.heads:
         operands |= {name: operands[name].expand(-1, NUM_HEADS, -1) for name in ("q_nope", "q_pe")}
     INDPTRS[case.indptr].spoil(requests.qo_indptr, requests.kv_indptr, case.seed)
-    for name, index_dtype, content in zip(
-        INDICES,
-        INDEX_DTYPES[case.index_dtype].dtypes,
-        (requests.qo_indptr, requests.kv_indptr, table.indices),
-        strict=True,
-    ):
-        operands[name] = allocate_index(layout, name, content.shape[0], index_dtype, device, case.seed)
-        operands[name].copy_(content)
-    return Inputs(**operands, sm_scale=SCALES[case.scale].value(case.seed))
+    contents = dict(zip(INDICES, (requests.qo_indptr, requests.kv_indptr, table.indices), strict=True))
+    lengths = {name: content.shape[0] for name, content in contents.items()}
+    indices = allocate_indices(layout, lengths, INDEX_DTYPES[case.index_dtype].dtypes, device, case.seed)
+    for name, content in contents.items():
+        indices[name].copy_(content)
+    return Inputs(**operands, **indices, sm_scale=SCALES[case.scale].value(case.seed))
 
 
 def memory_bytes(case: Case, device: torch.device | str) -> int:
-    """Bytes that the operands of `case` and the results of a call with them take on `device`.
+    """Bytes that the operands of `case` and the results of two calls with them, which a check may compare, take on
+    `device`.
 
     Where row pointers are not valid the golden result and its bound, in float64, stand in memory whole
     (checks/windows.py), and count too. On the CPU large and sparse storage takes no more than what is touched, a page
@@ -70,14 +77,17 @@ def memory_bytes(case: Case, device: torch.device | str) -> int:
     layout, pages = LAYOUTS[case.layout], PAGES[case.pages]
     rows, num_pages = case.total_q + case.padded_rows, pages.count(case.total_kv, case.spare_pages)
     live = 3 * case.total_kv + 1 if pages.sparse else num_pages
-    touched = {"q": rows, "cache": live, "q_nope": rows, "q_pe": rows, "ckv_cache": live, "kpe_cache": live}
-    total = rows * NUM_HEADS * (2 * CKV_DIM + 4)
+    touched = {"cache": live, "ckv_cache": live, "kpe_cache": live}
+    total = 0
     if not INDPTRS[case.indptr].valid:
         total += rows * NUM_HEADS * CKV_DIM * 2 * 8
-    for name, shape, place in places(layout, rows, num_pages, pages.front * CKV_DIM, case.seed):
-        nbytes = 2 * extent(shape, place.strides, place.offset, place.front)
+    operands = places(layout, rows, num_pages, pages.front * CKV_DIM, case.seed)
+    results = [*result_places(layout, rows, case.seed)]
+    for name, shape, place in (*operands, *results, *results):
+        itemsize = 4 if name == "lse" else 2
+        nbytes = itemsize * extent(shape, place.strides, place.offset, place.front)
         if torch.device(device).type == "cpu" and nbytes >= LAZY:
-            nbytes = min(nbytes, touched[name] * max(4096, 2 * math.prod(shape[1:])))
+            nbytes = min(nbytes, touched.get(name, rows) * max(4096, itemsize * math.prod(shape[1:])))
         total += nbytes
     index_bytes = max(dtype.itemsize for dtype in INDEX_DTYPES[case.index_dtype].dtypes)
     return total + 2 * index_bytes * (case.total_kv + case.spare_indices + 2 * case.batch + 2)

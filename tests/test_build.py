@@ -10,7 +10,7 @@ from fuzz.build import build, memory_bytes
 from fuzz.case import Case, is_finite
 from fuzz.guards import intact
 from fuzz.strata.indptr import INDPTRS
-from fuzz.strata.layouts import INDEX_DTYPES, LAYOUTS
+from fuzz.strata.layouts import INDEX_DTYPES, LAYOUTS, allocate_results
 from fuzz.strata.pages import PAGES
 from fuzz.strata.poison import POISONS
 from fuzz.strata.scales import SCALES
@@ -55,7 +55,7 @@ def test_operands_of_every_stratum_are_valid_and_guarded(change: dict) -> None:
         if isinstance(operand, torch.Tensor):
             by_storage.setdefault(operand.untyped_storage().data_ptr(), []).append(operand)
     assert all(intact(*views) for views in by_storage.values())
-    assert len(by_storage) == (5 if change.get("layout") == "fused" else 7)
+    assert len(by_storage) == (5 if change.get("layout") in ("fused", "index-packed") else 7)
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -352,6 +352,9 @@ def test_layouts_are_as_named() -> None:
     assert moved("one-head").q_nope.stride(1) == 0
     assert moved("index-offset").kv_indices.data_ptr() % 8 == 4
     assert moved("index-stepped").kv_indptr.stride() == (2,)
+    packed = moved("index-packed")
+    before, at = packed.kv_indptr, packed.kv_indices.storage_offset()
+    assert packed.kv_indices.as_strided(before.shape, (1,), at - before.shape[0]).data_ptr() == before.data_ptr()
     wide = set()
     for seed in range(12):
         for name, operand in moved("wide", seed).operands().items():
@@ -359,6 +362,28 @@ def test_layouts_are_as_named() -> None:
                 wide.add(name)
                 assert operand.storage_offset() >= 1 << 31
     assert wide == {"q_nope", "q_pe", "ckv_cache", "kpe_cache"}
+
+
+def test_given_results_are_as_named() -> None:
+    def strides(layout: str, rows: int) -> set[tuple[tuple[int, ...], ...]]:
+        made = [
+            allocate_results(LAYOUTS[layout], rows, torch.float16, torch.device("cpu"), seed) for seed in range(12)
+        ]
+        assert all(output.dtype == torch.float16 and lse.dtype == torch.float32 for output, lse in made)
+        assert all(intact(part) for pair in made for part in pair)
+        return {(output.stride(), lse.stride()) for output, lse in made}
+
+    plain = ((8192, 512, 1), (16, 1))
+    for layout in LAYOUTS.keys() - {"given-output", "given-lse", "wide-output"}:
+        assert strides(layout, 3) == {plain}
+    assert strides("given-output", 3) == {
+        (output, plain[1]) for output in ((8336, 520, 1), (8210, 513, 1), (512, 1536, 1), (16384, 1024, 2))
+    }
+    assert strides("given-lse", 3) == {(plain[0], lse) for lse in ((1, 4), (19, 1), (32, 2))}
+    assert all(lse != (16, 1) for _, lse in strides("given-lse", 1))
+    [((row, head, column), lse)] = strides("wide-output", 3)
+    assert 2 * row >= 1 << 31 and (head, column) == (512, 1) and lse == plain[1]
+    assert strides("wide-output", 1) == {plain}
 
 
 DIGESTS = Path(__file__).with_name("digests.json")

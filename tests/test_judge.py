@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -233,6 +234,51 @@ def test_writes_outside_the_results_are_seen(where):
         output.as_strided((1,), (1,), output.storage_offset() - 1).fill_(0)
 
     assert "memory around output was written" in failures(where(target(run)))["in-bounds"]
+
+
+def _as_if_contiguous(buffer: torch.Tensor) -> torch.Tensor:
+    strides = torch.empty(buffer.shape, device="meta").stride()
+    return buffer.as_strided(buffer.shape, strides, buffer.storage_offset())
+
+
+@pytest.mark.parametrize("where", [lambda tested: tested, moved], ids=["in place", "on copies"])
+@pytest.mark.parametrize("name", ["output", "lse"])
+def test_a_given_result_that_is_taken_for_contiguous_is_seen_where_it_is_not(name, where):
+    def run(*, output, lse, **operands):
+        given = {"output": output, "lse": lse}
+        kernel.run(**operands, **given | {name: _as_if_contiguous(given[name])})
+
+    other = {"output": "lse", "lse": "output"}[name]
+    for seed in range(4):
+        case = replace(CASE, seed=seed)
+        assert not failures(where(target(run)), replace(case, layout=f"given-{other}"))
+        assert not failures(where(target(kernel.run)), replace(case, layout=f"given-{name}"))
+        assert {"written", name} & failures(where(target(run)), replace(case, layout=f"given-{name}")).keys()
+
+
+def test_checks_that_call_the_kernel_again_give_it_results_of_the_same_layout():
+    seen = set()
+
+    def run(*, output, lse, **operands):
+        seen.add((output.stride(), lse.stride()))
+        kernel.run(**operands, output=output, lse=lse)
+
+    assert not failures(target(run), replace(CASE, layout="given-output"), also=ALL - {"batch-invariant"})
+    assert len(seen) == 1 and not seen & {((8192, 512, 1), (16, 1))}
+
+
+def test_an_output_whose_rows_lie_far_apart_shows_an_offset_of_32_bits():
+    case = Case(lengths=((1, 3, 20),), layout="wide-output")
+
+    def run(*, output, lse, **operands):
+        full, full_lse = kernel.run(**operands)
+        lse.copy_(full_lse)
+        for row in range(3):
+            wrapped = (row * output.stride(0) + (1 << 31)) % (1 << 32) - (1 << 31)
+            output.as_strided(output.shape[1:], output.stride()[1:], output.storage_offset() + wrapped).copy_(full[row])
+
+    assert not failures(target(kernel.run), case)
+    assert "8192 of 24576 elements of output were not written" in failures(target(run), case)["written"]
 
 
 @pytest.mark.parametrize("where", [lambda tested: tested, moved], ids=["in place", "on copies"])

@@ -195,7 +195,7 @@ def test_truncation_is_toward_zero():
 def test_our_rule_says_what_the_checks_say(kind):
     case = Case(((1, 3, 70), (1, 4, 2)), pages="permuted", seed=9)
     inputs = build(case)
-    verdict, results = Verdict(case), call(Function(kind.name, kind(), True), inputs)
+    verdict, results = Verdict(case), call(Function(kind.name, kind(), True), inputs, case)
     written = check_written(results) is None
     if written:
         check_numbers(verdict, inputs, results)

@@ -89,7 +89,7 @@ def test_names_of_strata_are_resolved_or_refused() -> None:
 
 
 def test_a_class_of_mistakes_names_the_strata_that_reveal_it() -> None:
-    assert resolve(["F02"]) == {"lengths:huge-q", "layout:wide"}
+    assert resolve(["F02"]) == {"lengths:huge-q", "layout:wide", "layout:wide-output"}
     with pytest.raises(ValueError, match="F29 shows in no stratum"):
         resolve(["F29"])
 

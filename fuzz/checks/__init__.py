@@ -103,7 +103,7 @@ def _run_checks(
     verdict: Verdict, target: Target, inputs: Inputs, contract: Set[str], again: Set[str], device: torch.device
 ) -> None:
     before = Snapshot(inputs)
-    results = call(target, inputs)
+    results = call(target, inputs, verdict.case)
     verdict.add("alive")
     untouched = before.holds(inputs)
     verdict.add("inputs-untouched", None if untouched else before.changed(inputs))

@@ -18,7 +18,7 @@ from fuzz.strata.poison import POISONS
 
 def repeatable(trial: Trial) -> Verdict:
     """The same call again."""
-    return trial.same("repeatable", "the same call again", call(trial.target, trial.inputs))
+    return trial.same("repeatable", "the same call again", call(trial.target, trial.inputs, trial.case))
 
 
 def page_invariant(trial: Trial) -> Verdict | None:
@@ -32,7 +32,7 @@ def page_invariant(trial: Trial) -> Verdict | None:
     for cache, moved in ((inputs.ckv_cache, renamed.ckv_cache), (inputs.kpe_cache, renamed.kpe_cache)):
         moved[name_of] = cache
     renamed.kv_indices[exists] = name_of[pages[exists]].to(renamed.kv_indices.dtype)
-    return trial.same("page-invariant", "pages renamed", call(trial.target, renamed))
+    return trial.same("page-invariant", "pages renamed", call(trial.target, renamed, trial.case))
 
 
 def batch_invariant(trial: Trial) -> Verdict | None:
@@ -55,7 +55,8 @@ def batch_invariant(trial: Trial) -> Verdict | None:
     )
     here = trial.results.rows(rows)
     verdict = Verdict(trial.case)
-    finding = different_bits("batch-invariant", f"request {request} alone", here, call(trial.target, alone), None)
+    there = call(trial.target, alone, trial.case)
+    finding = different_bits("batch-invariant", f"request {request} alone", here, there, None)
     verdict.add("batch-invariant", finding and finding.moved(rows.start))
     return verdict
 
@@ -68,7 +69,7 @@ def dead_content(trial: Trial) -> Verdict:
         names = [name for name in names if POISONS[name].finite]
     poison = names[trial.draw("dead-content", len(names))]
     other = build(replace(case, poison=poison), trial.inputs.device)
-    return trial.same("dead-content", f"dead pages hold {poison}", call(trial.target, other))
+    return trial.same("dead-content", f"dead pages hold {poison}", call(trial.target, other, trial.case))
 
 
 def causality(trial: Trial) -> Verdict | None:
@@ -99,15 +100,16 @@ def causality(trial: Trial) -> Verdict | None:
     q_start = int(inputs.qo_indptr[request])
     rows = torch.ones(inputs.total_q, dtype=torch.bool, device=inputs.device)
     rows[q_start + cut - prefix : q_start + int(q_len[request])] = False
-    return trial.same("causality", f"keys of request {request} from {cut} on changed", call(trial.target, after), rows)
+    results = call(trial.target, after, trial.case)
+    return trial.same("causality", f"keys of request {request} from {cut} on changed", results, rows)
 
 
 def fresh(trial: Trial) -> Verdict:
     """New values in the same buffers."""
     target, inputs = trial.on_device()
-    call(target, inputs)
+    call(target, inputs, trial.case)
     given = replace(inputs, sm_scale=renew(inputs, replace(trial.generated, seed=trial.generated.seed ^ 1)))
-    results = call(target, given)
+    results = call(target, given, trial.case)
     home = copy_of(given, trial.inputs.device)
     return trial.numbers("fresh", "new values in the same buffers", home, results)
 
@@ -123,7 +125,7 @@ def side_stream(trial: Trial) -> Verdict | None:
     with torch.cuda.device(trial.device), torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(_PRODUCER_CYCLES)
         plain(inputs.q_nope).copy_(q_nope)
-        results = call(target, inputs)
+        results = call(target, inputs, trial.case)
     return trial.same("side-stream", "on a side stream", results)
 
 
@@ -132,10 +134,10 @@ def graph(trial: Trial) -> Verdict | None:
     if trial.device.type != "cuda" or not trial.inputs.total_q:
         return None
     target, inputs = trial.on_device()
-    call(target, inputs)
+    call(target, inputs, trial.case)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.device(trial.device):
-        results = call_captured(target, inputs, captured)
+        results = call_captured(target, inputs, trial.case, captured)
         renew(inputs, replace(trial.generated, seed=trial.generated.seed ^ 1))
         captured.replay()
         torch.cuda.synchronize()
@@ -149,7 +151,7 @@ def other_device(trial: Trial) -> Verdict | None:
         return None
     target, inputs = trial.on_device()
     with torch.cuda.device((inputs.device.index + 1) % torch.cuda.device_count()):
-        results = call(target, inputs)
+        results = call(target, inputs, trial.case)
     return trial.same("other-device", "with another GPU current", results)
 
 

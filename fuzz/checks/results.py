@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzz import guards
+from fuzz.case import Case
 from fuzz.checks.finding import Finding
+from fuzz.strata.layouts import LAYOUTS, allocate_results
 from fuzz.target import Target
-from kernel.contract import NUM_HEADS, Inputs
+from kernel.contract import Inputs
 
 # Signaling NaNs: no arithmetic gives one back, so a computed NaN is never mistaken for memory that was not written.
 _POISON = {torch.bfloat16: 0x7FB7, torch.float16: 0x7DB7, torch.float32: 0x7FB77FB7}
@@ -79,12 +80,13 @@ _LONGEST = 2000  # characters of an exception that are kept
 _NO_MEMORY = re.compile("can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|bad_alloc")
 
 
-def call(target: Target, inputs: Inputs) -> Results:
+def call(target: Target, inputs: Inputs, case: Case | None) -> Results:
     """Run the target and wait for it. Raises KernelRaised from whatever it raises.
 
-    A destination-passing target gets guarded buffers, and the memory that any target takes through torch is poisoned.
+    A destination-passing target gets guarded buffers, placed as the layout of `case` says, contiguous where the
+    operands are no case's. The memory that any target takes through torch is poisoned.
     """
-    buffers = _buffers(inputs) if target.destination_passing else ()
+    buffers = _buffers(inputs, case) if target.destination_passing else ()
     try:
         return Results(*run(target, inputs, buffers), buffers)
     except KernelRaised:
@@ -93,9 +95,9 @@ def call(target: Target, inputs: Inputs) -> Results:
         raise KernelRaised.of(error) from error
 
 
-def call_captured(target: Target, inputs: Inputs, graph: torch.cuda.CUDAGraph) -> Results:
+def call_captured(target: Target, inputs: Inputs, case: Case | None, graph: torch.cuda.CUDAGraph) -> Results:
     """Capture the call in `graph`; the results hold the poison until it is replayed. Raises KernelRaised."""
-    buffers = _buffers(inputs) if target.destination_passing else ()
+    buffers = _buffers(inputs, case) if target.destination_passing else ()
     try:
         with torch.cuda.graph(graph):
             return Results(*target(inputs, *buffers), buffers)
@@ -132,15 +134,14 @@ def unwritten(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(tensor, dtype=torch.bool) if pattern is None else bits(tensor) == pattern
 
 
-def _buffers(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (inputs.total_q, NUM_HEADS, inputs.q_nope.shape[-1])
-    output = _poisoned(shape, inputs.q_nope.dtype, inputs.device)
-    return output, _poisoned(shape[:2], torch.float32, inputs.device)
+def _buffers(inputs: Inputs, case: Case | None) -> tuple[torch.Tensor, ...]:
+    layout, seed = (LAYOUTS["contiguous"], 0) if case is None else (LAYOUTS[case.layout], case.seed)
+    made = allocate_results(layout, inputs.total_q, inputs.q_nope.dtype, inputs.device, seed)
+    return tuple(map(_poisoned, made))
 
 
-def _poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    buffer = guards.allocate(shape, dtype, device)
-    bits(buffer).fill_(_POISON[dtype])
+def _poisoned(buffer: torch.Tensor) -> torch.Tensor:
+    bits(buffer).fill_(_POISON[buffer.dtype])
     return buffer
 
 

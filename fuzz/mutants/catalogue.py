@@ -45,8 +45,7 @@ _OFFSETS = (
     _one("query offset in 32 bits", "F02", "SGLang #20389, FLA #1080",
          "attend", "query * q_nope[1]", "query.to(tl.int32) * q_nope[1].to(tl.int32)"),
     _one("output offset in 32 bits", "F02", "FLA #1080",
-         "store_rows", "query * output[1]", "query.to(tl.int32) * output[1].to(tl.int32)", where=GPU,
-         shown_by="lengths:huge-q"),
+         "store_rows", "query * output[1]", "query.to(tl.int32) * output[1].to(tl.int32)"),
 )  # fmt: skip
 
 _KEYS = (
@@ -339,6 +338,12 @@ _STRIDES = (
          "_launch", "qo_indptr.stride(0)", "1"),
     _one("steps of kv_indptr ignored", "F26", "strided index tensors",
          "_launch", "kv_indptr.stride(0)", "1"),
+    _one("given output taken for contiguous", "F18, F26", "flash-attention PR #2670, FlashInfer PR #1865",
+         "_launch", "(*output.stride(), *lse.stride())", "(NUM_HEADS * CKV_DIM, CKV_DIM, 1, *lse.stride())"),
+    _one("given lse taken for contiguous", "F18, F26", "flash-attention PR #2388, FlashInfer PR #3309",
+         "_launch", "(*output.stride(), *lse.stride())", "(*output.stride(), NUM_HEADS, 1)"),
+    _one("given output's columns taken for contiguous", "F26", "FlashInfer PR #1865",
+         "_launch", "plan_of(plan_for, inputs, output)", "plan_of(plan_for, inputs)"),
     _one("kv_indices from the first request on", "F12", "a base left out",
          "prefill", "kv_indices + kv_start * index_step", "kv_indices"),
 )  # fmt: skip

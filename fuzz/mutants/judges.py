@@ -83,7 +83,7 @@ _CHECKS = (
     _one("finite rows pass where NaN is due", "a judge that looks away from NaN", _JUDGE,
          "_check_output", "tainted & output.isfinite() & ~(inside & expected.output.isfinite())", "tainted & False"),
     _one("results not poisoned", "starter-kit #21: an empty buffer holds the reference's results", _JUDGE,
-         "fuzz/checks/results.py:_poisoned", "bits(buffer).fill_(_POISON[dtype])", "bits(buffer).fill_(0)"),
+         "fuzz/checks/results.py:_poisoned", "bits(buffer).fill_(_POISON[buffer.dtype])", "bits(buffer).fill_(0)"),
     _one("kernel's own memory not poisoned", "torch.empty looks right", _JUDGE,
          "_PoisonedAllocations.__torch_dispatch__", "bits(made).fill_(_POISON[made.dtype])", "pass"),
     _one("scratch not poisoned", "torch.empty looks right, once more", _JUDGE,
@@ -122,8 +122,8 @@ _CHECKS = (
          "torch.randperm(inputs.num_pages, generator=generator).to(inputs.device)",
          "torch.arange(inputs.num_pages, device=inputs.device)"),
     _one("request alone is the whole batch", "a check that changes nothing", _JUDGE,
-         "fuzz/checks/invariance.py:batch_invariant", "call(trial.target, alone)",
-         "type(here)(*(part[rows] for part in call(trial.target, inputs).named().values()), ())"),
+         "fuzz/checks/invariance.py:batch_invariant", "call(trial.target, alone, trial.case)",
+         "type(here)(*(part[rows] for part in call(trial.target, inputs, trial.case).named().values()), ())"),
 )  # fmt: skip
 
 _MEMORY = (

@@ -71,9 +71,9 @@ def judge_all(sets: Iterable[InputSet] = (*SUITES, *STRATA), rules: Iterable[Rul
     for input_set in sets:
         inputs = input_set.make()
         golden = golden_of(inputs, input_set.bell)
-        right = call(_target(CORRECT[0]), inputs)
+        right = call(_target(CORRECT[0]), inputs, None)
         for kind in (*CORRECT, *FAULTS):
-            results = call(_target(kind), inputs)
+            results = call(_target(kind), inputs, None)
             faulty = kind in FAULTS
             if faulty and _same(results, right):
                 continue

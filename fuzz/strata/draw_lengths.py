@@ -31,7 +31,7 @@ LONGEST = 128 * LONG_CHUNKS[1] + 1  # more chunks than our kernel merges at a ti
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
-    "single": 9, "ragged": 9, "masked-rows": 9, "no-queries": 1, "splits": 15, "crowd": 3, "server": 3,
+    "single": 9, "ragged": 9, "masked-rows": 9, "no-queries": 1, "splits": 15, "crowd": 5, "server": 3,
     "many-requests": 4, "long-context": 2, "huge-q": 8,
 }  # fmt: skip
 # parts of the budget that a case may use: most are cheap

@@ -36,6 +36,10 @@ def _past_the_end(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -
     kv_indptr[-1] += 1 + mix(key(seed, "past")) % 200
 
 
+def _before_the_start(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+    kv_indptr[0] -= 1 + mix(key(seed, "before")) % 2
+
+
 def _falling(which: int) -> Callable[[torch.Tensor, torch.Tensor, int], None]:
     def spoil(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
         indptr = (qo_indptr, kv_indptr)[which]
@@ -55,6 +59,11 @@ INDPTRS = {
         doc="the last request claims up to 200 keys more than kv_indices has entries",
         source="F04; vLLM #48043",
         spoil=_past_the_end,
+    ),
+    "kv-before-start": Indptr(
+        doc="the first request claims one or two keys before kv_indices",
+        source="F04, F30",
+        spoil=_before_the_start,
     ),
     "kv-negative": Indptr(
         doc="an entry of kv_indptr is -1",

@@ -1,6 +1,6 @@
-"""Where the operands lie in memory: strides, storage offsets, fused buffers, index dtypes."""
+"""Where operands and given results lie in memory: strides, storage offsets, fused buffers, index dtypes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, PAGE_SIZE
 
 QUERIES = {"q_nope": (NUM_HEADS, CKV_DIM), "q_pe": (NUM_HEADS, KPE_DIM)}
 CACHES = {"ckv_cache": (PAGE_SIZE, CKV_DIM), "kpe_cache": (PAGE_SIZE, KPE_DIM)}
+RESULTS = {"output": (NUM_HEADS, CKV_DIM), "lse": (NUM_HEADS,)}
 INDICES = ("qo_indptr", "kv_indptr", "kv_indices")
 INT32_ELEMENTS = 1 << 31
 
@@ -26,18 +27,28 @@ class Place:
     front: int = 0
 
 
+Placing = Callable[[str, tuple[int, ...], int], Place]
+
+
+def _contiguous(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return Place()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout(Stratum):
-    """place(name, shape, seed) says where an operand lies.
+    """place(name, shape, seed) says where an operand lies, and result(name, shape, seed) where `output` or `lse` does.
 
     fused   q_nope with q_pe, and ckv_cache with kpe_cache, are columns 0..511 and 512..575 of one buffer, which
             `place` is asked about as "q" and "cache"
+    packed  the index tensors are parts of one buffer
     heads   the heads of a query tensor are one row, stride 0
     sparse  row strides near 2^31 elements: most of the storage is zero and untouched
     """
 
-    place: Callable[[str, tuple[int, ...], int], Place]
+    place: Placing = _contiguous
+    result: Placing = _contiguous
     fused: bool = False
+    packed: bool = False
     heads: bool = True
     sparse: bool = False
 
@@ -72,11 +83,46 @@ def allocate_values(
     return views
 
 
-def allocate_index(
-    layout: Layout, name: str, length: int, dtype: torch.dtype, device: torch.device, seed: int
-) -> torch.Tensor:
-    """An index tensor [length], guarded and holding the guard pattern."""
-    return _allocate((length,), layout.place(name, (length,), seed), dtype, device)
+def allocate_indices(
+    layout: Layout, lengths: Mapping[str, int], dtypes: Sequence[torch.dtype], device: torch.device, seed: int
+) -> dict[str, torch.Tensor]:
+    """The index tensors by name, guarded and holding the guard pattern; `lengths` in the order of INDICES."""
+    if layout.packed:
+        return _pack(lengths, dict(zip(INDICES, dtypes, strict=True)), device)
+    return {
+        name: _allocate((length,), layout.place(name, (length,), seed), dtype, device)
+        for (name, length), dtype in zip(lengths.items(), dtypes, strict=True)
+    }
+
+
+def _pack(
+    lengths: Mapping[str, int], dtypes: Mapping[str, torch.dtype], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """One buffer: kv_indptr ends where kv_indices begins, then comes qo_indptr. int64 lies at multiples of 8 bytes."""
+    sizes = {name: lengths[name] * dtypes[name].itemsize for name in INDICES}
+    pages_at = -(-sizes["kv_indptr"] // 8) * 8
+    rows_at = -(-(pages_at + sizes["kv_indices"]) // 8) * 8
+    starts = {"qo_indptr": rows_at, "kv_indptr": pages_at - sizes["kv_indptr"], "kv_indices": pages_at}
+    buffer = allocate((-(-(rows_at + sizes["qo_indptr"]) // 8),), torch.int64, device)
+    return {
+        name: buffer.view(dtypes[name])[start // dtypes[name].itemsize :][: lengths[name]]
+        for name, start in starts.items()
+    }
+
+
+def result_places(layout: Layout, total_q: int, seed: int) -> Iterator[tuple[str, tuple[int, ...], Place]]:
+    """Name, shape and place of the buffers that a kernel may be given for its results."""
+    for name, row in RESULTS.items():
+        shape = (total_q, *row)
+        yield name, shape, layout.result(name, shape, seed)
+
+
+def allocate_results(
+    layout: Layout, total_q: int, dtype: torch.dtype, device: torch.device, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`output` [total_q, 16, 512] of `dtype` and `lse` [total_q, 16] float32, guarded and holding the guard pattern."""
+    (_, shape, place), (_, lse_shape, lse_place) = result_places(layout, total_q, seed)
+    return _allocate(shape, place, dtype, device), _allocate(lse_shape, lse_place, torch.float32, device)
 
 
 def _allocate(shape: tuple[int, ...], place: Place, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -85,10 +131,6 @@ def _allocate(shape: tuple[int, ...], place: Place, dtype: torch.dtype, device: 
 
 def _is_index(name: str) -> bool:
     return name in INDICES
-
-
-def _contiguous(name: str, shape: tuple[int, ...], seed: int) -> Place:
-    return Place()
 
 
 def _offset(name: str, shape: tuple[int, ...], seed: int) -> Place:
@@ -136,7 +178,11 @@ def _wide(name: str, shape: tuple[int, ...], seed: int) -> Place:
 
     Of the four value operands only one, of the seed's choice, to bound the memory."""
     wide = (*QUERIES, *CACHES)[mix(key(seed, "wide")) % 4]
-    if name != wide or shape[0] < 2:
+    return _far_apart(shape) if name == wide else Place()
+
+
+def _far_apart(shape: tuple[int, ...]) -> Place:
+    if shape[0] < 2:
         return Place()
     stride = -(-INT32_ELEMENTS // (shape[0] - 1) // 64) * 64 + 64
     return Place(strides=(max(stride, shape[1] * shape[2]), shape[2], 1), front=INT32_ELEMENTS)
@@ -153,22 +199,38 @@ def _index_stepped(name: str, shape: tuple[int, ...], seed: int) -> Place:
 def _mixed(name: str, shape: tuple[int, ...], seed: int) -> Place:
     """Each operand for itself."""
     if _is_index(name):
-        kinds: Sequence[Callable[[str, tuple[int, ...], int], Place]] = (_contiguous, _index_offset, _index_stepped)
+        kinds: Sequence[Placing] = (_contiguous, _index_offset, _index_stepped)
     else:
         kinds = (_contiguous, _offset, partial(_padded, 8), partial(_padded, 1), _transposed, _stepped)
     return kinds[mix(key(seed, f"layout {name}")) % len(kinds)](name, shape, seed)
+
+
+def _given_output(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    kinds = (partial(_padded, 8), partial(_padded, 1), _transposed, _stepped)
+    return kinds[mix(key(seed, "given output")) % len(kinds)](name, shape, seed) if name == "output" else Place()
+
+
+def _given_lse(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    """Heads first, more elements after each row, or every other element; not contiguous for a single row either."""
+    if name != "lse":
+        return Place()
+    rows, heads = shape
+    strides = ((1, rows + 1), (heads + 3, 1), (2 * heads, 2))
+    return Place(strides=strides[mix(key(seed, "given lse")) % len(strides)], offset=1)
+
+
+def _wide_output(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return _far_apart(shape) if name == "output" else Place()
 
 
 LAYOUTS = {
     "contiguous": Layout(
         doc="contiguous and aligned",
         source="definition",
-        place=_contiguous,
     ),
     "fused": Layout(
         doc="q and cache are column slices of [total_q, 16, 576] and [num_pages, 1, 576] buffers",
         source="F26; FlashInfer #1341, PR #1865, FlagGems #5896",
-        place=_contiguous,
         fused=True,
     ),
     "offset": Layout(
@@ -223,10 +285,31 @@ LAYOUTS = {
         source="F26",
         place=_index_stepped,
     ),
+    "index-packed": Layout(
+        doc="index tensors side by side in one buffer: what lies before and behind kv_indices could be pages",
+        source="F04, F30; vLLM #48043",
+        packed=True,
+    ),
     "mixed": Layout(
         doc="another layout for each operand",
         source="F26; FlashInfer #1341",
         place=_mixed,
+    ),
+    "given-output": Layout(
+        doc="a buffer given as output has gaps, odd strides, heads first or every other element",
+        source="F18, F26; FlashInfer PR #1865, flash-attention PR #2670",
+        result=_given_output,
+    ),
+    "given-lse": Layout(
+        doc="a buffer given as lse has heads first, gaps or every other element, and a storage offset of one",
+        source="F18, F26; flash-attention PR #2388, vLLM PR #22003, FlashInfer PR #3309",
+        result=_given_lse,
+    ),
+    "wide-output": Layout(
+        doc="rows of a buffer given as output so far apart that row times stride passes 2^31 early",
+        source="F02, F26; flash-linear-attention #1080",
+        result=_wide_output,
+        sparse=True,
     ),
 }
 

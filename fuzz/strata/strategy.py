@@ -139,15 +139,18 @@ def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | Non
 
 # share of a family's first and simplest name; of families that are not here, all are alike
 _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.8}
-# of the other names, what is drawn more often than the rest: it says something of one operand in four
-_OFTEN = {"layout:wide": 3}
+# of the other names, what is drawn more often than the rest: `wide` says something of one operand in four,
+# `index-packed` where keys are claimed that are not there
+_OFTEN = {"layout:wide": 3, "layout:index-packed": 2}
 # what a stratum has to say, it says together with these: half of its cases have one of them in that family
 _TOGETHER = {
     "lengths:tiny": ("indptr:kv-past-end",),  # claims more keys than there are in the batch
     "lengths:two-rounds": ("pages:garbage", "indptr:kv-past-end"),  # in either round
+    "lengths:query-edge": ("values:nonfinite-hidden",),  # no row of a tile is idle, and not all see the key
     "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
     "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
     "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
+    "layout:index-packed": ("indptr:kv-before-start",),  # what is there could be a page
     "pages:aliases": ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
     "values:power-of-two": ("scale:ln2",),
     "values:correlated": ("scale:ln2",),
