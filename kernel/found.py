@@ -7,6 +7,7 @@ holds a request, and the next one the padding. Under Gluon the same functions ru
 import triton
 import triton.language as tl
 
+from .lookup import existing_keys
 from .schedule import requested_work
 
 # Row pointers that a warp holds: of 31 requests.
@@ -45,21 +46,17 @@ def pick(values, chosen):
 
 
 @triton.jit
-def find_short_row(
-    qo, kv, nth, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
-):
-    """How many rows `short` takes; the number of the nth, the keys that it sees and that exist, all that it sees, where
-    its keys begin.
-    """
+def has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT: tl.constexpr):
+    """Whether a request, or the padding, has rows and no more than SHORT keys; no where their order is wrong."""
     lane = tl.arange(0, LANES)
-    q_start, q_len, kv_start, kv_len, sound, tiles, _chunks, _length = look(
-        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
-    )
-    rows = tl.where(tiles == 0, q_len, 0)
-    before = tl.cumsum(rows, 0) - rows
-    chosen = (before <= nth) & (nth < before + rows)
-    query = nth - pick(before, chosen)
-    kv_len = pick(kv_len, chosen)
-    sees = tl.minimum(tl.maximum(kv_len - pick(q_len, chosen) + query + 1, 0), kv_len)
-    end = tl.minimum(sees, pick(sound, chosen))
-    return tl.sum(rows, 0), pick(q_start, chosen) + query, end.to(tl.int32), sees, pick(kv_start, chosen)
+    at = tl.minimum(lane, batch)
+    after = tl.minimum(lane + 1, batch)
+    q_start = tl.load(qo[0] + at * qo[1])
+    q_end = tl.load(qo[0] + after * qo[1])
+    kv_start = tl.load(kv[0] + at * kv[1]).to(tl.int64)
+    kv_end = tl.load(kv[0] + after * kv[1]).to(tl.int64)
+    q_end = tl.where(lane == batch, total_q, q_end)
+    wrong = (lane < batch) & ((q_start < 0) | (q_end < q_start) | (q_end > total_q))
+    keys = existing_keys(kv_start, tl.maximum(kv_end - kv_start, 0), num_kv_indices)
+    short = (lane <= batch) & (q_end > q_start) & (keys <= SHORT)
+    return tl.max(short.to(tl.int32) + 2 * wrong.to(tl.int32), 0) == 1

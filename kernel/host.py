@@ -5,10 +5,15 @@
     prefill   four queries per program: all other requests
     merge     the chunks of split requests; not launched where there are too few keys for one
 
-On Hopper schedule.py and prefill_hopper.py take the place of `lone` and `prefill` where rows move in 16-byte pieces.
+On Hopper others take their place where rows move in 16-byte pieces and there may be requests of more than a few keys:
+
+    schedule        lists the work; not launched where requests are few enough for each program to find its own
+    prefill_hopper  four queries per program: requests of more than a few keys, chunks of split requests
+    rest            what `short` and `merge` do
 
 Reading order: `run`, `call` and `_launch` here, prefill.py, attend.py (the loop over keys), then lookup.py (who does
-what), short.py, lone.py and split.py; for Hopper schedule.py, listing.py and prefill_hopper.py.
+what), short.py, lone.py, split.py and merge.py; for Hopper prefill_hopper.py, found.py,
+schedule.py, listing.py and rest.py.
 """
 
 import math
@@ -114,7 +119,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
     device, total_q, batch = q_nope.device, q_nope.shape[0], inputs.batch
     num_kv_indices, num_pages = kv_indices.shape[0], ckv.shape[0]
     plan, vectors = plan_of(plan_for, inputs, output)
-    variant: tuple[Hashable, ...] = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
+    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     result_strides = (*output.stride(), *lse.stride())
@@ -124,56 +129,55 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
         *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
-    # `lse` also stands for scratch without slots and for a list where there is none: no kernel looks at those.
     longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
-    if not (plan.listed and longer):
-        rows, programs = plan.short_programs(total_q)
-        launch(
-            short, programs, device, (*variant, rows), (*tensors, lse), (*numbers, 0),
-            plan.short_constants(vectors, rows), plan.options("short"),
-        )  # fmt: skip
+    if plan.listed and longer:
+        _launch_hopper(inputs, tensors, numbers, scale, plan, variant)
+        return
+    rows, programs = plan.short_programs(total_q)
+    launch(
+        short, programs, device, (*variant, rows), tensors, numbers,
+        plan.short_constants(vectors, rows), plan.options("short"),
+    )  # fmt: skip
     if not longer:
         return
-    way = plan.way(total_q, batch, num_kv_indices, device)
-    variant = (*variant, way)
     slots = plan.slots(num_kv_indices)
-    scratch = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=device) if slots else lse
-    scratch_lse = torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=device) if slots else lse
-    if plan.listed:
-        items = _launch_hopper(inputs, tensors, numbers, scale, slots, scratch, scratch_lse, plan, way, variant)
-    else:
-        items = lse
-        launch(
-            lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
-            plan.lone_constants(vectors), plan.options("lone"),
-        )  # fmt: skip
-        launch(
-            prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
-            plan.prefill_constants(vectors), plan.options("prefill"),
-        )  # fmt: skip
+    scratch, scratch_lse = _scratch(slots, lse)
+    launch(
+        lone, slots + batch, device, variant, (*tensors, scratch, scratch_lse), (*numbers, slots),
+        plan.lone_constants(vectors), plan.options("lone"),
+    )  # fmt: skip
+    launch(
+        prefill, plan.tiles(total_q, batch), device, variant, tensors, (*numbers, slots),
+        plan.prefill_constants(vectors), plan.options("prefill"),
+    )  # fmt: skip
     if slots:
         team = plan.merge_team(batch)
         launch(
-            merge, batch * team, device, variant, (scratch, scratch_lse, items, qo_indptr, kv_indptr, output, lse),
-            (*steps, *result_strides, *sizes, team), plan.merge_constants(way), plan.options("merge"),
+            merge, batch * team, device, variant, (scratch, scratch_lse, qo_indptr, kv_indptr, output, lse),
+            (*steps, *result_strides, *sizes, team), plan.merge_constants, plan.options("merge"),
         )  # fmt: skip
 
 
 def _launch_hopper(
-    inputs: Inputs, tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], scale: float, slots: int,
-    scratch: torch.Tensor, scratch_lse: torch.Tensor, plan: Plan, way: str, variant: tuple[Hashable, ...],
-) -> torch.Tensor:  # fmt: skip
-    """Launch what takes the place of `lone` and `prefill`, and `short` beside it; returns the list, if there is one."""
+    inputs: Inputs, tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], scale: float, plan: Plan,
+    variant: tuple[Hashable, ...],
+) -> None:  # fmt: skip
+    """Launch what takes the place of all others where there are longer requests and rows move in 16-byte pieces."""
     from .prefill_hopper import prefill_hopper
+    from .rest import rest
 
-    q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse = tensors
+    q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, _kv_indices, output, lse = tensors
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    processors = multiprocessors(device)
+    slots = plan.slots(num_kv_indices)
+    scratch = _scratch(slots, lse)
     most = plan.items(total_q, batch, num_kv_indices)
+    listed = plan.makes_list(most, batch, processors)
+    variant = (*variant, listed)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
-    rows_at = (_HEADER + most) * _ITEM
-    room = rows_at + _ROW * total_q if way == "listed" else _HEADER * _ITEM
-    items = torch.empty(room, dtype=torch.int32, device=device)
-    if way == "listed":
+    rows_at = (_HEADER + most) * _ITEM if listed else _HEADER * _ITEM
+    items = torch.empty(rows_at + (_ROW * total_q if listed else 0), dtype=torch.int32, device=device)
+    if listed:
         tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
         launch(
             schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
@@ -181,20 +185,26 @@ def _launch_hopper(
             plan.schedule_constants, plan.options("schedule"),
         )  # fmt: skip
     launch(
-        prefill_hopper, min(most, multiprocessors(device)), device, (*variant, scale > 0),
-        (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse, items),
+        prefill_hopper, min(most, processors), device, (*variant, scale > 0), (*tensors, *scratch, items),
         (
             *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
             *steps, total_q, batch, num_kv_indices, _NAN_KEY,
         ),
-        plan.hopper_constants(scale > 0, way), plan.options("prefill_hopper"),
+        plan.hopper_constants(scale > 0, listed), plan.options("prefill_hopper"),
     )  # fmt: skip
     launch(
-        short, min(total_q, 2 * multiprocessors(device)), device, variant, (*tensors, items),
-        (*numbers, rows_at), plan.short_constants(True, way), plan.options("short"),
+        rest, 2 * processors, device, (*variant, slots > 0), (*tensors, *scratch, items), (*numbers, rows_at),
+        plan.rest_constants(listed, slots > 0), plan.options("rest"),
     )  # fmt: skip
-    return items
+
+
+def _scratch(slots: int, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Partial results and what belongs to them of an LSE; without slots `lse` stands for both, and nobody looks."""
+    if not slots:
+        return lse, lse
+    parts = torch.empty((slots, NUM_HEADS, CKV_DIM), dtype=torch.float32, device=lse.device)
+    return parts, torch.empty((slots, NUM_HEADS, 2), dtype=torch.float32, device=lse.device)
 
 
 def _in_vectors(*tensors: torch.Tensor) -> bool:

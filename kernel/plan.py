@@ -41,7 +41,7 @@ class Plan:
     shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
     at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
-    listed       longer requests go to prefill_hopper.py, which works through a list of items, not to `prefill`
+    listed       longer requests go to prefill_hopper.py, which works through items, not to `prefill`
     rounds       items per program up to which programs of it find their items without a list, see found.py
     early        the GPU can start a launch while the one before ends, see launch.py
     """
@@ -80,21 +80,16 @@ class Plan:
         """How many items the list holds at most, see schedule.py."""
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
-    def way(self, total_q: int, batch: int, num_kv_indices: int, device: torch.device) -> str:
-        """How programs come to their items: "searched" for by each, "listed" by a launch of its own, or "found" in the
-        row pointers, which puts them in an order that is good enough for a few rounds.
-        """
-        if not self.listed:
-            return "searched"
-        few = self.items(total_q, batch, num_kv_indices) <= self.rounds * multiprocessors(device)
-        return "found" if few and batch <= MOST_REQUESTS else "listed"
+    def makes_list(self, items: int, batch: int, programs: int) -> bool:
+        """Whether a launch lists the items: found.py looks at so many requests only, in an order for a few rounds."""
+        return batch > MOST_REQUESTS or items > self.rounds * programs
 
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
     def options(self, kernel: str) -> dict[str, int]:
         """What the compiler is told about a kernel, by its name."""
         # The warps of prefill_hopper are those that gather; it adds those that multiply itself.
         warps = {"short": 4, "lone": self.lone.num_warps, "prefill": self.tile.num_warps, "merge": 4}
-        warps |= {"schedule": 4, "prefill_hopper": 4}
+        warps |= {"schedule": 4, "prefill_hopper": 4, "rest": 4}
         return {"num_warps": warps[kernel]} | ({"launch_pdl": True} if self.early else {})
 
     @cache  # noqa: B019
@@ -107,18 +102,20 @@ class Plan:
 
     @cache  # noqa: B019
     def short_constants(self, vectors: bool, rows: str) -> dict[str, Any]:
-        tiles = {"PIECES": 4, "FEW": self.few, "ONCE": self.once, "SHORT": self.short}
-        return {"VECTORS": vectors, **_SIZES, **tiles, **self._shared, "ROWS": rows, "WAIT": self.early}
+        return {"VECTORS": vectors, **_SIZES, **self._short_tiles, "ROWS": rows, "WAIT": self.early}
 
     @cache  # noqa: B019
-    def hopper_constants(self, positive: bool, way: str) -> dict[str, Any]:
-        return {"POSITIVE": positive, "LISTED": way == "listed", "CHUNK": self.chunk, "SHORT": self.short}
+    def hopper_constants(self, positive: bool, listed: bool) -> dict[str, Any]:
+        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, "SHORT": self.short}
+
+    @cached_property
+    def merge_constants(self) -> dict[str, Any]:
+        return {"HEADS": NUM_HEADS, "CKV": CKV_DIM, **self._shared, **self._rounds, "WAIT": self.early}
 
     @cache  # noqa: B019
-    def merge_constants(self, way: str) -> dict[str, Any]:
-        rounds = {"AT_ONCE": self.at_once, "ROUND": self.merge_round}
-        known = {"WAY": way, "SHORT": self.short, "HEADS": NUM_HEADS, "CKV": CKV_DIM}
-        return {**known, **self._shared, **rounds, "WAIT": self.early}
+    def rest_constants(self, listed: bool, splits: bool) -> dict[str, Any]:
+        how = {"LISTED": listed, "SPLITS": splits, "WAIT": self.early}
+        return {"VECTORS": True, **_SIZES, **self._short_tiles, **self._shared, **self._rounds, **how}
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
@@ -126,6 +123,14 @@ class Plan:
 
     def _constants_of(self, tile: Tile, vectors: bool) -> dict[str, Any]:
         return {"VECTORS": vectors, **tile.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
+
+    @cached_property
+    def _short_tiles(self) -> dict[str, int]:
+        return {"PIECES": 4, "FEW": self.few, "ONCE": self.once, "SHORT": self.short}
+
+    @cached_property
+    def _rounds(self) -> dict[str, int]:
+        return {"AT_ONCE": self.at_once, "ROUND": self.merge_round, "SLICES": 8}
 
     @cached_property
     def _shared(self) -> dict[str, int]:

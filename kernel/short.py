@@ -7,41 +7,33 @@ Which requests these are, the number of their keys that exist decides: positions
 empty cache. A row that sees more keys than that is NaN, however many a row pointer claims. All other requests are
 taken by the other launches, of which there are none where kv_indices holds no more than SHORT positions.
 
-Where there are other launches, most rows may belong to them. Then programs take rows in turn, each by a search; or,
-on Hopper, those that are theirs, from the list if there is one (schedule.py) or from the row pointers (found.py).
+Where there are many rows, or most of them belong to other launches, programs take rows in turn. On Hopper rest.py takes
+the place of `short` where there are other launches.
 """
 
 import triton
 import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
-from .found import find_short_row
-from .launch import let_next_begin, wait_for_launch
-from .listing import ROW, ROW_COUNT, ROWS_TAKEN, load_row
+from .launch import wait_for_launch
 from .lookup import existing_keys, find_row
 
 
-@triton.jit(do_not_specialize=list(range(34)))
+@triton.jit(do_not_specialize=list(range(32)))
 def short(
-    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, items,
+    q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse,
     q_nope_row: tl.int64, q_nope_head: tl.int64, q_nope_dim: tl.int64,
     q_pe_row: tl.int64, q_pe_head: tl.int64, q_pe_dim: tl.int64,
     ckv_page: tl.int64, ckv_dim: tl.int64, kpe_page: tl.int64, kpe_dim: tl.int64,
     qo_step: tl.int64, kv_step: tl.int64, index_step: tl.int64,
     output_row: tl.int64, output_head: tl.int64, output_dim: tl.int64, lse_row: tl.int64, lse_head: tl.int64,
     scale: tl.float32,
-    total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows_at: tl.int64,
+    total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
-    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
-    ROWS: tl.constexpr, WAIT: tl.constexpr,
+    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, ROWS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """ROWS says how a program finds its rows: "one" each, "all" in turn, "listed" from `items` + `rows_at` on, or
-    "found" among those of a batch of few requests.
-    """
-    if (ROWS == "one") | (ROWS == "all"):
-        wait_for_launch(WAIT)
-    else:
-        let_next_begin(WAIT)
+    """ROWS says how a program finds its rows: "one" each, or "all" in turn."""
+    wait_for_launch(WAIT)
     if VECTORS:
         # Known to be so, which leaves one address per row where there were eight.
         q_nope_dim = 1
@@ -58,51 +50,22 @@ def short(
     results = ((output, output_row, output_head, output_dim), (lse, lse_row, lse_head))
     program = tl.program_id(0)
     if ROWS == "one":
-        _find_and_attend(
+        find_and_attend(
             queries, ckv, kpe, qo, kv, pages, results, program, scale, total_q, batch,
             PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
         )  # fmt: skip
-    elif ROWS == "all":
+    else:
         row = program
         while row < total_q:
-            _find_and_attend(
+            find_and_attend(
                 queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
                 PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             row += tl.num_programs(0)
-    elif ROWS == "found":
-        nth = program
-        count = total_q.to(tl.int64)
-        while nth < count:
-            count, row, end, sees, kv_start = find_short_row(
-                qo, kv, nth, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
-            )
-            if nth < count:
-                _attend_row(
-                    queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
-                    PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
-                )  # fmt: skip
-            nth += tl.num_programs(0)
-    else:
-        # Whoever is free takes the next: many programs begin only when the launch beside them has made room.
-        count = tl.load(items + ROW_COUNT)
-        nth = tl.atomic_add(items + ROWS_TAKEN, 1)
-        while nth < count:
-            following = tl.atomic_add(items + ROWS_TAKEN, 1)
-            row, end, sees, kv_start = load_row(items + rows_at + ROW * nth.to(tl.int64))
-            _attend_row(
-                queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
-                PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
-            )  # fmt: skip
-            nth = following
-    # The launch before runs beside this one. One program waits for it for all: if each did, those that find no room
-    # beside them would begin only then.
-    if ((ROWS == "listed") | (ROWS == "found")) & (program == 0):
-        wait_for_launch(WAIT)
 
 
 @triton.jit
-def _find_and_attend(
+def find_and_attend(
     queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
     PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, HEADS: tl.constexpr,
     CKV: tl.constexpr, KPE: tl.constexpr, VECTORS: tl.constexpr,
@@ -116,14 +79,14 @@ def _find_and_attend(
     if (sound <= SHORT) & (q_start <= row) & (row < q_end):
         sees = tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)
         end = tl.minimum(sees, sound).to(tl.int32)
-        _attend_row(
+        attend_row(
             queries, ckv, kpe, pages, results, row.to(tl.int64), kv_start, sees, end, scale,
             PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
         )  # fmt: skip
 
 
 @triton.jit
-def _attend_row(
+def attend_row(
     queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
     PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr,
     KPE: tl.constexpr, VECTORS: tl.constexpr,

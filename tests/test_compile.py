@@ -67,7 +67,7 @@ def _compile(capability: int) -> dict[str, dict]:
         "short, all": _report(short.short, chosen.short_constants(True, "all"), chosen.options("short"), capability),
         "prefill": _report(prefill.prefill, chosen.prefill_constants(True), chosen.options("prefill"), capability),
         "lone": _report(lone.lone, chosen.lone_constants(True), chosen.options("lone"), capability),
-        "merge": _report(merge.merge, chosen.merge_constants("searched"), chosen.options("merge"), capability),
+        "merge": _report(merge.merge, chosen.merge_constants, chosen.options("merge"), capability),
     }
     return reports | (_compile_for_hopper() if capability == 90 else {})
 
@@ -76,19 +76,17 @@ def _compile_for_hopper() -> dict[str, dict]:
     """What takes the place of `lone` and `prefill` there."""
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    from kernel import merge, plan, prefill_hopper, schedule, short
+    from kernel import plan, prefill_hopper, rest, schedule
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
     reports = {"schedule": _report(schedule.schedule, listed.schedule_constants, listed.options("schedule"), 90)}
-    for way in ("listed", "found"):
-        reports |= {
-            f"prefill_hopper, {way}": _report(
-                prefill_hopper.prefill_hopper, listed.hopper_constants(True, way), listed.options("prefill_hopper"),
-                90, GluonASTSource,
-            ),
-            f"short, {way}": _report(short.short, listed.short_constants(True, way), listed.options("short"), 90),
-            f"merge, {way}": _report(merge.merge, listed.merge_constants(way), listed.options("merge"), 90),
-        }  # fmt: skip
+    for name, from_list in (("listed", True), ("found", False)):
+        constants, options = listed.hopper_constants(True, from_list), listed.options("prefill_hopper")
+        reports[f"prefill_hopper, {name}"] = _report(
+            prefill_hopper.prefill_hopper, constants, options, 90, GluonASTSource
+        )
+        constants, options = listed.rest_constants(from_list, True), listed.options("rest")
+        reports[f"rest, {name}"] = _report(rest.rest, constants, options, 90)
     return reports
 
 
