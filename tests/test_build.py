@@ -99,7 +99,9 @@ def test_layouts_keep_every_value(layout: str) -> None:
 
 
 @pytest.mark.parametrize("poison", POISONS)
-@pytest.mark.parametrize("pages", [name for name, pages in PAGES.items() if not pages.sparse and name != "no-pages"])
+@pytest.mark.parametrize(
+    "pages", [name for name, pages in PAGES.items() if not pages.sparse and name not in ("no-pages", "one-page")]
+)
 def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) -> None:
     inputs = build(replace(RAGGED, pages=pages, poison=poison))
     dead = torch.ones(inputs.num_pages, dtype=torch.bool)
@@ -131,6 +133,22 @@ def test_a_cache_without_pages_is_named_all_the_same() -> None:
     assert inputs.num_pages == 0
     assert inputs.kv_indices.shape[0] == RAGGED.total_kv + RAGGED.spare_indices > 0
     assert not live_pages(inputs).numel()
+
+
+def test_a_cache_of_one_page_is_named_by_all() -> None:
+    inputs = build(replace(RAGGED, pages="one-page"))
+    assert inputs.num_pages == 1
+    assert not inputs.kv_indices[: RAGGED.total_kv].any()
+    assert inputs.ckv_cache.isfinite().all()
+
+
+def test_swapped_row_pointers_fall_once() -> None:
+    plain = build(RAGGED).kv_indptr
+    for seed in range(6):
+        swapped = build(replace(RAGGED, indptr="kv-swapped", seed=seed)).kv_indptr
+        assert torch.equal(swapped.sort().values, plain)
+        assert (swapped.diff() < 0).sum() <= 1 and (swapped != plain).sum() in (0, 2)
+    assert build(Case((), indptr="kv-swapped")).kv_indptr.tolist() == [0]
 
 
 def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:
@@ -366,16 +384,15 @@ def test_layouts_are_as_named() -> None:
 
 def test_given_results_are_as_named() -> None:
     def strides(layout: str, rows: int) -> set[tuple[tuple[int, ...], ...]]:
-        made = [
-            allocate_results(LAYOUTS[layout], rows, torch.float16, torch.device("cpu"), seed) for seed in range(12)
-        ]
+        made = [allocate_results(LAYOUTS[layout], rows, torch.float16, torch.device("cpu"), seed) for seed in range(12)]
         assert all(output.dtype == torch.float16 and lse.dtype == torch.float32 for output, lse in made)
         assert all(intact(part) for pair in made for part in pair)
         return {(output.stride(), lse.stride()) for output, lse in made}
 
     plain = ((8192, 512, 1), (16, 1))
-    for layout in LAYOUTS.keys() - {"given-output", "given-lse", "wide-output"}:
+    for layout in LAYOUTS.keys() - {"stepped", "given-output", "given-lse", "wide-output"}:
         assert strides(layout, 3) == {plain}
+    assert strides("stepped", 3) == {((16384, 1024, 2), plain[1])}
     assert strides("given-output", 3) == {
         (output, plain[1]) for output in ((8336, 520, 1), (8210, 513, 1), (512, 1536, 1), (16384, 1024, 2))
     }

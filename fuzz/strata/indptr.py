@@ -40,6 +40,12 @@ def _before_the_start(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: in
     kv_indptr[0] -= 1 + mix(key(seed, "before")) % 2
 
 
+def _swapped(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+    if (batch := kv_indptr.shape[0] - 1) > 0:
+        first = mix(key(seed, "swapped")) % batch
+        kv_indptr[first : first + 2] = kv_indptr[first : first + 2].flip(0)
+
+
 def _falling(which: int) -> Callable[[torch.Tensor, torch.Tensor, int], None]:
     def spoil(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
         indptr = (qo_indptr, kv_indptr)[which]
@@ -84,6 +90,11 @@ INDPTRS = {
         doc="kv_indptr falls: negative lengths",
         source="F09; SGLang #5678",
         spoil=_falling(1),
+    ),
+    "kv-swapped": Indptr(
+        doc="two neighbours of kv_indptr swapped: one request has no keys, those beside it share some",
+        source="F09, F11; SGLang #5678",
+        spoil=_swapped,
     ),
     "qo-negative": Indptr(
         doc="an entry of qo_indptr is -1",

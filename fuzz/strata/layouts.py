@@ -210,6 +210,10 @@ def _given_output(name: str, shape: tuple[int, ...], seed: int) -> Place:
     return kinds[mix(key(seed, "given output")) % len(kinds)](name, shape, seed) if name == "output" else Place()
 
 
+def _stepped_output(name: str, shape: tuple[int, ...], seed: int) -> Place:
+    return _stepped(name, shape, seed) if name == "output" else Place()
+
+
 def _given_lse(name: str, shape: tuple[int, ...], seed: int) -> Place:
     """Heads first, more elements after each row, or every other element; not contiguous for a single row either."""
     if name != "lse":
@@ -259,9 +263,10 @@ LAYOUTS = {
         place=_columns,
     ),
     "stepped": Layout(
-        doc="every other element of a buffer twice as wide",
+        doc="every other element of a buffer twice as wide, of the output too",
         source="F26",
         place=_stepped,
+        result=_stepped_output,
     ),
     "one-head": Layout(
         doc="query heads expanded from one, stride 0",

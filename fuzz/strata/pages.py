@@ -192,6 +192,15 @@ PAGES = {
         shared=True,
         repeats=True,
     ),
+    "one-page": Pages(
+        doc="every position names page 0 of a cache of one page: the least that is no empty one",
+        source="F13, F30; closed form",
+        owner=_first,
+        number=_from_zero,
+        count=lambda total, spare: 1,
+        shared=True,
+        repeats=True,
+    ),
     "across-2^22": _across(
         1 << 22,
         "ids on both sides of 4,194,304, where page * 512 passes 2^31",
