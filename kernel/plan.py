@@ -42,7 +42,7 @@ class Plan:
     mergers      programs that `merge` starts at most, shared out among the requests
     at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
     listed       longer requests go to prefill_hopper.py, which works through items, not to `prefill`
-    rounds       items per program up to which programs of it find their items without a list, see found.py
+    rounds       items per program up to which programs find those of several requests without a list, see found.py
     early        the GPU can start a launch while the one before ends, see launch.py
     """
 
@@ -57,7 +57,7 @@ class Plan:
     at_once: int = 8
     merge_round: int = 64
     listed: bool = False
-    rounds: int = 4
+    rounds: int = 2
     early: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
@@ -81,8 +81,10 @@ class Plan:
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
     def makes_list(self, items: int, batch: int, programs: int) -> bool:
-        """Whether a launch lists the items: found.py looks at so many requests only, in an order for a few rounds."""
-        return batch > MOST_REQUESTS or items > self.rounds * programs
+        """Whether a launch lists the items: found.py looks at so many requests only, and puts the tiles of one after
+        those of another, which is not longest first and good enough for a few rounds.
+        """
+        return batch > MOST_REQUESTS or (batch > 1 and items > self.rounds * programs)
 
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
     def options(self, kernel: str) -> dict[str, int]:

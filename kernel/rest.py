@@ -71,25 +71,30 @@ def rest(
                 qo, kv, items, lane, total_q, batch, num_kv_indices,
                 QUERIES, CHUNK, SHORT, AT_ONCE, SLICES, HEADS, LISTED,
             ), 0)  # fmt: skip
-    # With nothing to merge one waits for all: if each did, those that find no room beside the launch before, and have
-    # rows to compute, would begin only then.
-    if (shares > 0) | (program == 0):
-        wait_for_launch(WAIT)
     if shares > 0:
         _merge_all(
-            qo, kv, items, scratch, scratch_lse, results, total_q, batch, num_kv_indices,
-            QUERIES, CHUNK, SHORT, AT_ONCE, ROUND, SLICES, HEADS, CKV, LISTED,
+            qo, kv, items, scratch, scratch_lse, results, shares, total_q, batch, num_kv_indices,
+            QUERIES, CHUNK, SHORT, AT_ONCE, ROUND, SLICES, HEADS, CKV, LISTED, WAIT,
         )  # fmt: skip
+    # Where nothing is merged one waits for all: if each did, those that find no room beside the launch before, and have
+    # rows to compute, would begin only then.
+    if program == 0:
+        wait_for_launch(WAIT)
 
 
 @triton.jit
 def _merge_all(
-    qo, kv, items, scratch, scratch_lse, results, total_q, batch, num_kv_indices,
+    qo, kv, items, scratch, scratch_lse, results, all_shares, total_q, batch, num_kv_indices,
     QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, AT_ONCE: tl.constexpr, ROUND: tl.constexpr,
-    SLICES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, LISTED: tl.constexpr,
+    SLICES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, LISTED: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
-    """Programs take the shares of all split requests in turn; LANES requests are looked at at a time."""
-    nth = tl.program_id(0)
+    """Programs take as many shares each of all split requests, in a row; LANES requests are looked at at a time.
+
+    Those that have found a share wait for the launch before, which computes what they merge.
+    """
+    own = tl.cdiv(all_shares, tl.num_programs(0))
+    nth = tl.program_id(0) * own
+    stop = tl.minimum(nth + own, all_shares)
     earlier = 0
     for first in tl.range(0, batch, LANES, num_stages=1):
         lane = first + tl.arange(0, LANES)
@@ -97,18 +102,21 @@ def _merge_all(
             qo, kv, items, lane, total_q, batch, num_kv_indices, QUERIES, CHUNK, SHORT, AT_ONCE, SLICES, HEADS, LISTED
         )
         count = tl.sum(shares, 0)
-        if count > 0:
-            before = earlier + tl.cumsum(shares, 0) - shares
-            while nth < earlier + count:
-                chosen = (before <= nth) & (nth < before + shares)
-                request = pick(lane, chosen).to(tl.int64)
-                q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
-                merge_share(
-                    scratch, scratch_lse, results, nth - pick(before, chosen), q_start, q_end - q_start, kv_start,
-                    kv_len, QUERIES, CHUNK, AT_ONCE, ROUND, SLICES, HEADS, CKV,
-                )  # fmt: skip
-                nth += tl.num_programs(0)
+        before = earlier + tl.cumsum(shares, 0) - shares
         earlier += count
+        while nth < tl.minimum(stop, earlier):
+            chosen = (before <= nth) & (nth < before + shares)
+            request = pick(lane, chosen).to(tl.int64)
+            q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
+            first_share = pick(before, chosen)
+            end = tl.minimum(stop, first_share + pick(shares, chosen))
+            wait_for_launch(WAIT)
+            for share in tl.range(nth - first_share, end - first_share, num_stages=1):
+                merge_share(
+                    scratch, scratch_lse, results, share, q_start, q_end - q_start, kv_start, kv_len,
+                    QUERIES, CHUNK, AT_ONCE, ROUND, SLICES, HEADS, CKV,
+                )  # fmt: skip
+            nth = end
 
 
 @triton.jit
