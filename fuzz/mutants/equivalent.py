@@ -12,9 +12,9 @@ _SAME: dict[str, tuple[str, ...]] = {
     "0 is added or taken away": (
         "lone: q_start + nth + head * 0 -> q_start + nth - head * 0",
         "lone: end + head * 0 -> end - head * 0",
-        "_attend_row: row + head * 0 -> row - head * 0",
-        "_attend_row: row + head * 0 -> row - head * 0 (2)",
-        "_attend_row: end + head.to(tl.int32) * 0 -> end - head.to(tl.int32) * 0",
+        "attend_row: row + head * 0 -> row - head * 0",
+        "attend_row: row + head * 0 -> row - head * 0 (2)",
+        "attend_row: end + head.to(tl.int32) * 0 -> end - head.to(tl.int32) * 0",
     ),
     "2^32 - 2 is outside any cache too": ("page_id: -1 -> -2",),
     "2^31 to 2^32 - 1 are outside the cache as they are: none holds 2^31 pages": ("page_id: 2 ** 31 -> 2 ** 32",),
@@ -31,9 +31,7 @@ _SAME: dict[str, tuple[str, ...]] = {
     "kv_start, which is taken from it, has 64 bits": (
         "extent: tl.load(kv[0] + after * kv[1]).to(tl.int64) -> tl.load(kv[0] + after * kv[1])",
     ),
-    "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf": (
-        "_merged_lse: 0.0 -> 1.0 (2)",
-    ),
+    "the denominator of a chunk past the last: its weight is 0, as its maximum is -inf": ("_merge: 0.0 -> 1.0 (3)",),
     "where no row of the tile is spoilt no key of it is, where all rows see the same keys none is looked at: none "
     "is found, and nothing is done again": ("prefill: spoilt & (least < end) -> spoilt | (least < end)",),
     "q_stop is q_end at most, so that this is kv_len at most": (
@@ -65,16 +63,17 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_tile: end.to(tl.int32) -> end",
         "store_rows: (tl.arange(0, total.shape[0]) % HEADS).to(tl.int64) -> tl.arange(0, total.shape[0]) % HEADS",
         "find_row: tl.minimum(probe, batch).to(tl.int64) -> tl.minimum(probe, batch)",
-        "_find_and_attend: tl.minimum(sees, sound).to(tl.int32) -> tl.minimum(sees, sound)",
-        "_find_and_attend: row.to(tl.int64) -> row",
-        "_attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
-        "_attend_row: head.to(tl.int32) -> head",
+        "find_and_attend: tl.minimum(sees, sound).to(tl.int32) -> tl.minimum(sees, sound)",
+        "find_and_attend: row.to(tl.int64) -> row",
+        "attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
+        "attend_row: head.to(tl.int32) -> head",
         "_attend_once: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
         "_attend_once: indices[2].to(tl.uint32) -> indices[2]",
         "merge: (tl.program_id(0) // team).to(tl.int64) -> tl.program_id(0) // team",
-        "merge: q_len.to(tl.int32) -> q_len",
-        "merge: tl.cdiv(kv_len - q_len + query + 1, length).to(tl.int32) -> tl.cdiv(kv_len - q_len + query + 1, "
-        "length)",
+        "merge: count_shares(q_len, tl.cdiv(kv_len, length),  ...  HEADS).to(tl.int32) -> count_shares(q_len, "
+        "tl.cdiv(kv_len, length), AT_ONCE, SLICES, HEADS)",
+        "merge_share: q_len.to(tl.int32) -> q_len",
+        "_merge: tl.cdiv(prefix + query + 1, length).to(tl.int32) -> tl.cdiv(prefix + query + 1, length)",
         "prefill: (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) -> tl.num_programs(0) - 1 - "
         "tl.program_id(0)",
         "extent: tl.load(qo[0] + request * qo[1]).to(tl.int64) -> tl.load(qo[0] + request * qo[1])",
@@ -90,20 +89,19 @@ _SAME: dict[str, tuple[str, ...]] = {
         "< float('inf')",
     ),
     "`tl.store` casts to what it stores to, rounding alike": (
-        "merge: (acc / total).to(output.dtype.element_ty) -> acc / total",
+        "_merge: (acc / total).to(output[0].dtype.element_ty) -> acc / total",
         "store_rows: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
         "_attend_once: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
     ),
     "a hint to the compiler: speed": ("elements: [16] -> [17]",),
     "how many programs, warps or stages do the work: speed": (
-        "Plan.merge_team: max(1, min(64, self.mergers // batch)) -> max(2, min(64, self.mergers // batch))",
-        "Plan.merge_team: min(64, self.mergers // batch) -> min(65, self.mergers // batch)",
+        "Plan.merge_team: max(1, min(128, self.mergers // batch)) -> max(2, min(128, self.mergers // batch))",
+        "Plan.merge_team: min(128, self.mergers // batch) -> min(129, self.mergers // batch)",
         "Plan.merge_team: self.mergers // batch -> self.mergers * batch",
         "Plan.short_programs: total_q <= self.shorts -> total_q < self.shorts",
-        "_attend_row: attend(queries[0], queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) -> attend(queries[0], "
+        "attend_row: attend(queries[0], queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) -> attend(queries[0], "
         "queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) (2)",
     ),
-    "where programs find their rows themselves, it is not read": ("_launch: (*numbers, 0) -> (*numbers, 1)",),
     "the launches that follow find no request that is theirs": (
         "_launch: num_kv_indices > plan.short -> num_kv_indices >= plan.short",
     ),
@@ -131,13 +129,13 @@ _SAME: dict[str, tuple[str, ...]] = {
     ),
     "fewer keys than none are none": (
         "prefill: tl.maximum(prefix + (q_stop - q_start), 0) -> prefix + (q_stop - q_start)",
-        "_find_and_attend: tl.maximum(kv_len - (q_end - row) + 1, 0) -> kv_len - (q_end - row) + 1",
-        "_find_and_attend: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
+        "find_and_attend: tl.maximum(kv_len - (q_end - row) + 1, 0) -> kv_len - (q_end - row) + 1",
+        "find_and_attend: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
         "extent: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
         "existing_keys: tl.maximum(num_kv_indices - kv_start, 0) -> num_kv_indices - kv_start",
     ),
     "the row is below q_end, so that this is kv_len at most": (
-        "_find_and_attend: tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len) -> tl.maximum(kv_len - "
+        "find_and_attend: tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len) -> tl.maximum(kv_len - "
         "(q_end - row) + 1, 0)",
     ),
     "a tile without keys has none to look for": ("_tile: False -> True",),
@@ -184,13 +182,13 @@ _SAME: dict[str, tuple[str, ...]] = {
         "short: 1 -> 2 (4)",
         "store_slot: elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True) -> elements(scratch + i * WIDTH, row * "
         "CKV, 2, WIDTH, True)",
-        "merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 2, "
+        "_merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 2, "
         "WIDTH, True)",
     ),
     "the same addresses, without a hint to the compiler": (
         "store_slot: elements(scratch + i * WIDTH, row * CKV, 1, WIDTH, True) -> elements(scratch + i * WIDTH, row * "
         "CKV, 1, WIDTH, False)",
-        "merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 1, "
+        "_merge: elements(scratch + column, row * CKV, 1, WIDTH, True) -> elements(scratch + column, row * CKV, 1, "
         "WIDTH, False)",
     ),
     "steps a little longer: the search still comes to every candidate": (
@@ -230,18 +228,15 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_attend_once: tl.where(m == -float('inf'), 0.0, m) -> tl.where(m == -float('inf'), 1.0, m)",
     ),
     "the next larger tile takes them, too": (
-        "_attend_row: end <= FEW -> end < FEW",
-        "_attend_row: end <= ONCE -> end < ONCE",
+        "attend_row: end <= FEW -> end < FEW",
+        "attend_row: end <= ONCE -> end < ONCE",
     ),
-    "a chunk past the last has weight 0": ("merge: 0.0 -> 1.0",),
-    "before the first round the maximum is -inf, so that this has weight 0": ("_merged_lse: 0.0 -> 1.0",),
+    "a chunk past the last has weight 0": ("_merge: 0.0 -> 1.0 (2)",),
+    "before the first round the maximum is -inf, so that this has weight 0": ("_merge: 0.0 -> 1.0",),
     "where all maxima are -inf, all scores were, and the denominators are NaN: so is the row, whatever this is": (
-        "_merged_lse: tl.where(m_new == -float('inf'), 0.0, m_new) -> m_new",
-        "_merged_lse: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
-        "_merged_lse: -float('inf') -> float('inf') (2)",
-        "_merged_lse: tl.where(m == -float('inf'), 0.0, m) -> m",
-        "_merged_lse: tl.where(m == -float('inf'), 0.0, m) -> tl.where(m == -float('inf'), 1.0, m)",
-        "_merged_lse: -float('inf') -> float('inf') (3)",
+        "_merge: tl.where(m_new == -float('inf'), 0.0, m_new) -> m_new",
+        "_merge: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
+        "_merge: -float('inf') -> float('inf') (2)",
     ),
     "the key past the last counts as `end`, which is what there is without it": (
         "first_unsound_key: key < end -> key <= end",
@@ -294,7 +289,6 @@ _GPU: dict[str, tuple[str, ...]] = {
         "_in_vectors: 2 ** 31 -> 3 ** 31 (2)",
         "_in_vectors: 2 ** 31 -> 2 ** 32 (2)",
     ),
-    "when a launch waits for the one before": ("short: ROWS != 'listed' -> ROWS == 'listed'",),
     "reads past an operand and does not use it: for compute-sanitizer": (
         "load_rows: tl.load(elements(base, offset, step, WIDTH, V ... :, None], other=0.0) -> tl.load(elements(base, "
         "offset, step, WIDTH, VECTORS))",
@@ -304,11 +298,6 @@ _GPU: dict[str, tuple[str, ...]] = {
         "find_request: tl.load(kv[0] + probe * kv[1], mask=inside, other=0) -> tl.load(kv[0] + probe * kv[1])",
         "first_unsound_key: tl.minimum(key, end - 1) -> key",
         "first_unsound_key: end - 1 -> end + 1",
-    ),
-    "more than 128 chunks of a query, 131,072 keys": (
-        "_merged_lse: tl.maximum(m, tl.max(chunk_m, 0)) -> tl.max(chunk_m, 0)",
-        "_merged_lse: total * tl.exp2(m - shift) -> total + tl.exp2(m - shift)",
-        "_merged_lse: m - shift -> m + shift",
     ),
 }
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 from fuzz.mutants.edit import Sources, functions
 
-MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "prefill.py", "short.py", "split.py")
+MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "merge.py", "prefill.py", "short.py", "split.py")
 # Calls whose arguments are shapes and axes: anything else in their place does not compile.
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs", "torch.empty")
 REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
 SKIPPED_FUNCTIONS = ("run", "call", "_run_on_gpu", "plan_emulated")
-# What a GPU alone runs: functions, what follows the first condition, and what does not follow the second.
+# Functions that a GPU alone runs.
 ON_A_GPU = (
-    "_launch_listed", "plan_for", "Plan.options", "Plan.items", "Plan.schedule_constants", "find_requests",
-    "count_chunks", "is_split_in_list", "why_not_listed",
+    "_launch_hopper", "plan_for", "Plan.options", "Plan.items", "Plan.makes_list", "Plan.schedule_constants",
+    "Plan.hopper_constants", "Plan.rest_constants", "find_requests", "count_chunks", "is_split_in_list",
+    "why_not_listed",
 )  # fmt: skip
-LISTED, NOT_LISTED = "LISTED", "ROWS == 'all'"
 SPEED = ("num_stages", "num_warps", "do_not_specialize")
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -82,14 +82,6 @@ def _nodes(function: ast.FunctionDef) -> list[ast.expr]:
         if isinstance(node, ast.keyword) and node.arg in SPEED:
             return
         if isinstance(node, ast.Call) and ast.unparse(node.func) in SHAPES:
-            return
-        if isinstance(node, ast.If) and ast.unparse(node.test) == LISTED:
-            for statement in node.orelse:
-                visit(statement)
-            return
-        if isinstance(node, ast.If) and ast.unparse(node.test) == NOT_LISTED:
-            for part in (node.test, *node.body):
-                visit(part)
             return
         if isinstance(node, ast.expr):
             nodes.append(node)
