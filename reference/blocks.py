@@ -46,9 +46,17 @@ class Block:
             return self.place
         return torch.arange(self.place.start, self.place.stop, device=self.visible.device)[None]
 
-    def holds_all(self, total_q: int) -> bool:
-        """Whether these are all rows that there are, in order."""
-        return isinstance(self.place, slice) and (self.place.start, self.place.stop) == (0, total_q)
+    def of(self, results: Tensor) -> Tensor:
+        """[G, R, ...] where to put what the rows have in `results` [total_q, ...]: a view, if they are one request's,
+        else memory of its own."""
+        if isinstance(self.place, slice):
+            return results[self.place][None]
+        return results.new_empty(*self.shape[:2], *results.shape[1:])
+
+    def put(self, results: Tensor, of_rows: Tensor | bool) -> None:
+        """Put there what the rows have, [G, R, ...], if it is not there already."""
+        if not (isinstance(self.place, slice) and isinstance(of_rows, Tensor) and _share_memory(results, of_rows)):
+            results[self.place] = of_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,17 @@ def row_spans(inputs: Inputs) -> tuple[list[Span], list[Span]]:
     return live, lost
 
 
+def gaps(spans: list[Span], rows: int) -> Iterator[slice]:
+    """The rows, of so many, that are in no span."""
+    end = 0
+    for span in sorted(spans, key=lambda span: span.row):
+        if end < span.row:
+            yield slice(end, span.row)
+        end = span.row + span.count
+    if end < rows:
+        yield slice(end, rows)
+
+
 def groups(spans: list[Span], device: torch.device) -> Iterator[Group]:
     """Spans of equal lengths together, however many, as far as the memory budget goes."""
     alike: dict[tuple[int, int], list[Span]] = {}
@@ -127,6 +146,10 @@ def groups(spans: list[Span], device: torch.device) -> Iterator[Group]:
         size = max(1, ELEMENTS // max(rows * NUM_HEADS * max(keys, KEY_DIM), keys * KEY_DIM))
         for start in range(0, len(members), size):
             yield Group(members[start : start + size], device)
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _rows_per_block(count: int, keys: int, elements: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from kernel.contract import CKV_DIM, Inputs
 
 from . import float64
-from .blocks import Block, row_spans
+from .blocks import Span, gaps, row_spans
 from .constants import Constants, constants_for
 from .envelope import Envelope, envelope_of
 from .profile import DEFAULT_PROFILE, Profile
@@ -55,6 +55,23 @@ class Expected:
             raise ValueError("the lambda form was not asked for: call expected(..., lam=...)")
         return replace(self, output_error=self.output_error_lambda, lse_error=self.lse_error_lambda)
 
+    def of_rows(self, rows: Tensor) -> "Expected":
+        """The same of the rows that are chosen, bool [total_q]; without the lambda form."""
+        void = rows[:, None].expand_as(self.void)[self.void]
+        return Expected(
+            output=self.output[rows],
+            lse=self.lse[rows],
+            output_error=self.output_error[rows],
+            lse_error=self.lse_error[rows],
+            output_error_lambda=None,
+            lse_error_lambda=None,
+            void=self.void[rows],
+            output_envelope=(self.output_envelope[0][void], self.output_envelope[1][void]),
+            lse_envelope=(self.lse_envelope[0][void], self.lse_envelope[1][void]),
+            empty=self.empty[rows],
+            contaminated=self.contaminated[rows],
+        )
+
 
 def expected(
     inputs: Inputs,
@@ -71,26 +88,24 @@ def expected(
     """
     constants = constants or constants_for(inputs.device)
     live, lost = row_spans(inputs)
-    result, envelopes = None, []
+    result, envelopes = _without_keys(inputs, [*live, *lost], lam), []
     forms = [None] if lam is None else [None, lam]
     for operands in float64.blocks_of(inputs, live):
-        golden = float64.evaluate(operands)
-        visible, most = operands.block.visible, operands.block.shape[-1]
-        of_block = (visible, most, inputs.sm_scale, inputs.q_nope.dtype, profile, constants)
-        bounds = bounds_of(operands, golden, [rounding_of(*of_block, form) for form in forms], constants)
-        seen = _of_block(operands, golden, bounds)
+        block = operands.block
+        golden = float64.evaluate(operands, block.of(result.output))
+        of_block = (block.visible, block.shape[-1], inputs.sm_scale, inputs.q_nope.dtype, profile, constants)
+        errors = [block.of(error) for error in (result.output_error, result.output_error_lambda) if error is not None]
+        bounds = bounds_of(operands, golden, [rounding_of(*of_block, form) for form in forms], constants, errors)
         if bounds[0].any_void:
             envelopes.append(envelope_of(operands, golden, bounds[0]))
-        if operands.block.holds_all(inputs.total_q):
-            result = seen  # nothing has to be put together
-        else:
-            result = result or _without_keys(inputs, lam)
-            _put(seen, result, operands.block)
-    result = result or _without_keys(inputs, lam)
+        _enter(result, operands, golden, bounds)
     for span in lost:
-        lost_rows = slice(span.row, span.row + span.count)
-        result.output[lost_rows] = result.lse[lost_rows] = math.nan
-        result.empty[lost_rows] = False
+        rows = slice(span.row, span.row + span.count)
+        result.output[rows] = result.lse[rows] = math.nan
+        result.output_error[rows] = 0.0
+        if result.output_error_lambda is not None:
+            result.output_error_lambda[rows] = 0.0
+        result.empty[rows] = False
     return _with_envelopes(result, envelopes) if envelopes else result
 
 
@@ -117,16 +132,21 @@ def lse_interval(expected: Expected) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def _without_keys(inputs: Inputs, lam: float | None) -> Expected:
-    """What is expected of rows that see no key; their results are exact."""
-    output, lse = float64.empty_results(inputs)
+def _without_keys(inputs: Inputs, spans: list[Span], lam: float | None) -> Expected:
+    """What is expected of rows that see no key; their results are exact. The outputs of rows in a span and their errors
+    are not set."""
+    output, lse = float64.empty_results(inputs, spans)
     flags = torch.zeros(lse.shape, dtype=torch.bool, device=inputs.device)
+    errors = [torch.empty_like(output) for _ in range(1 if lam is None else 2)]
+    for rows in gaps(spans, inputs.total_q):
+        for error in errors:
+            error[rows] = 0.0
     return Expected(
         output=output,
         lse=lse,
-        output_error=torch.zeros_like(output),
+        output_error=errors[0],
         lse_error=torch.zeros_like(lse),
-        output_error_lambda=None if lam is None else torch.zeros_like(output),
+        output_error_lambda=None if lam is None else errors[1],
         lse_error_lambda=None if lam is None else torch.zeros_like(lse),
         void=flags,
         output_envelope=(output.new_empty(0, CKV_DIM),) * 2,
@@ -136,41 +156,22 @@ def _without_keys(inputs: Inputs, lam: float | None) -> Expected:
     )
 
 
-def _of_block(operands: float64.Operands, golden: float64.Attention, bounds: list[Bound]) -> Expected:
-    """What is expected of the rows of one block, from the rigorous bound and, after it, that in the lambda form; the
-    envelope is left out."""
-    rigorous, *narrow = bounds
-    output, lse = golden.output.flatten(0, 1), golden.lse.flatten(0, 1)
-    errors = [(bound.output_error.flatten(0, 1), bound.lse_error.flatten(0, 1)) for bound in bounds]
-    # the lambda form is never wider
-    smaller = [torch.minimum(*pair, out=pair[1]) for pair in zip(*errors, strict=True)] if narrow else (None, None)
-    return Expected(
-        output=output,
-        lse=lse,
-        output_error=errors[0][0],
-        lse_error=errors[0][1],
-        output_error_lambda=smaller[0],
-        lse_error_lambda=smaller[1],
-        void=rigorous.void.flatten(0, 1),
-        output_envelope=(output.new_empty(0, CKV_DIM),) * 2,
-        lse_envelope=(lse.new_empty(0),) * 2,
-        empty=torch.zeros(lse.shape, dtype=torch.bool, device=lse.device),
-        contaminated=_contaminated(operands).flatten(0, 1),
-    )
-
-
-def _put(seen: Expected, result: Expected, block: Block) -> None:
-    """Enter what is expected of the rows of one block."""
-    for name in _BY_ROW:
-        here = getattr(result, name)
-        if here is not None:
-            here[block.place] = getattr(seen, name).unflatten(0, block.shape[:2])
-
-
-_BY_ROW = (
-    "output", "lse", "output_error", "lse_error", "output_error_lambda", "lse_error_lambda",
-    "void", "empty", "contaminated",
-)  # fmt: skip
+def _enter(result: Expected, operands: float64.Operands, golden: float64.Attention, bounds: list[Bound]) -> None:
+    """Enter what is expected of the rows of one block, from the rigorous bound and, after it, that in the lambda form;
+    the envelope is left out."""
+    block, (rigorous, *narrow) = operands.block, bounds
+    block.put(result.output, golden.output)
+    block.put(result.lse, golden.lse)
+    block.put(result.output_error, rigorous.output_error)
+    block.put(result.lse_error, rigorous.lse_error)
+    for bound in narrow:  # never wider
+        assert result.output_error_lambda is not None and result.lse_error_lambda is not None
+        torch.minimum(rigorous.output_error, bound.output_error, out=bound.output_error)
+        block.put(result.output_error_lambda, bound.output_error)
+        block.put(result.lse_error_lambda, torch.minimum(rigorous.lse_error, bound.lse_error))
+    block.put(result.void, rigorous.void)
+    block.put(result.empty, False)
+    block.put(result.contaminated, _contaminated(operands))
 
 
 def _with_envelopes(result: Expected, envelopes: list[Envelope]) -> Expected:

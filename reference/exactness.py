@@ -29,14 +29,19 @@ def quantum(values: Tensor) -> Tensor:
     return lowest.masked_fill_(lowest == 0, torch.inf).amin(-1).double()
 
 
-def exact_dots(query: Tensor, key: Tensor, size: Tensor, lanes: Tensor) -> Tensor | None:
+def exact_dots(query: Tensor, key: Tensor, size: Tensor, lanes: slice | Tensor) -> Tensor | None:
     """[G, M, K] bool: query [G, M, n] . key [G, K, n] is exact, given size [G, M, K] = sum |q||k| and the `lanes` in
     which any query is not zero, int64; None if nowhere."""
-    if len(lanes) == 0:
+    query, key = _of(query, lanes), _of(key, lanes)
+    if query.shape[-1] == 0:
         return torch.ones_like(size, dtype=torch.bool)
-    probe = lanes[:PROBE]
-    at_most = quantum(torch.cat([query[..., probe], key[..., probe]], dim=1)).split([query.shape[1], key.shape[1]], 1)
+    at_most = quantum(torch.cat([query[..., :PROBE], key[..., :PROBE]], dim=1)).split([query.shape[1], key.shape[1]], 1)
     if size.min() > LIMIT * at_most[0].max() * at_most[1].max():
         return None
-    product = quantum(query[..., lanes])[:, :, None] * quantum(key[..., lanes])[:, None, :]
+    product = quantum(query)[:, :, None] * quantum(key)[:, None, :]
     return (size <= LIMIT * product) & (product >= SMALLEST_SUBNORMAL)
+
+
+def _of(values: Tensor, lanes: slice | Tensor) -> Tensor:
+    """Some columns; neighbours are not copied."""
+    return values[..., lanes] if isinstance(lanes, slice) else values.index_select(-1, lanes)

@@ -19,21 +19,22 @@ from torch import Tensor
 
 from kernel.contract import CKV_DIM, NUM_HEADS, Inputs
 
-from .blocks import Block, Group, Span, groups, row_spans
+from .blocks import Block, Group, Span, gaps, groups, row_spans
 
 LOG2_E = math.log2(math.e)
 
 
 def attention(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Output [total_q, 16, 512] and base-2 lse [total_q, 16], both float64, on the device of the inputs."""
-    output, lse = empty_results(inputs)
     live, lost = row_spans(inputs)
+    output, lse = empty_results(inputs, [*live, *lost])
     for span in lost:
         output[span.row : span.row + span.count] = math.nan
         lse[span.row : span.row + span.count] = math.nan
     for operands in blocks_of(inputs, live):
-        result = evaluate(operands)
-        output[operands.block.place], lse[operands.block.place] = result.output, result.lse
+        result = evaluate(operands, operands.block.of(output))
+        operands.block.put(output, result.output)
+        operands.block.put(lse, result.lse)
     return output, lse
 
 
@@ -100,9 +101,14 @@ class Operands:
         return size if self.all_queries_finite else size.nan_to_num(0.0, 0.0, 0.0)
 
     @cached_property
-    def lanes(self) -> Tensor:
-        """The columns in which any query is not zero, int64: a key's other columns do not enter any product."""
-        return self._query_magnitude.flatten(0, 1).amax(0).nonzero()[:, 0]
+    def lanes(self) -> slice | Tensor:
+        """The columns in which any query is not zero, int64 where they are no run: a key's other columns do not enter
+        any product."""
+        lanes = self._query_magnitude.flatten(0, 1).amax(0).nonzero()[:, 0]
+        numbers = lanes.tolist()
+        if not numbers:
+            return slice(0, 0)
+        return slice(numbers[0], numbers[-1] + 1) if numbers[-1] - numbers[0] + 1 == len(numbers) else lanes
 
     @cached_property
     def _query_magnitude(self) -> Tensor:
@@ -210,15 +216,15 @@ class Attention:
     output: Tensor  # [G, R, 16, 512]
 
 
-def evaluate(operands: Operands) -> Attention:
-    """Attention of one block of rows."""
+def evaluate(operands: Operands, output: Tensor) -> Attention:
+    """Attention of one block of rows; its output is put into `output` [G, R, 16, 512]."""
     scores = scaled_scores(operands).masked_fill_(operands.hidden, -math.inf)
     top = scores.amax(-1, keepdim=True)
     weights = torch.exp2(scores - top)
     total = weights.sum(-1, keepdim=True)
     weights /= total
     lse = (top + torch.log2(total))[..., 0]
-    output = weighted_values(operands, weights)
+    put_weighted_values(operands, weights, output)
     if operands.keys.any_invalid:
         lost = sees_invalid_page(operands)[..., None]
         lse.masked_fill_(lost, math.nan)
@@ -226,9 +232,11 @@ def evaluate(operands: Operands) -> Attention:
     return Attention(scores, weights, lse, output)
 
 
-def empty_results(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Results in which every row is empty: output +0, lse -inf."""
-    output = torch.zeros(inputs.total_q, NUM_HEADS, CKV_DIM, dtype=torch.float64, device=inputs.device)
+def empty_results(inputs: Inputs, spans: list[Span]) -> tuple[Tensor, Tensor]:
+    """Results in which every row that is in no span is empty: output +0, lse -inf. The other outputs are not set."""
+    output = torch.empty(inputs.total_q, NUM_HEADS, CKV_DIM, dtype=torch.float64, device=inputs.device)
+    for rows in gaps(spans, inputs.total_q):
+        output[rows] = 0.0
     lse = torch.full((inputs.total_q, NUM_HEADS), -math.inf, dtype=torch.float64, device=inputs.device)
     return output, lse
 
@@ -272,18 +280,18 @@ def joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def weighted_values(operands: Operands, weights: Tensor) -> Tensor:
-    """[G, R, 16, 512] sum of weight * value over the keys that each row sees."""
-    products: list[Tensor] = []
+def put_weighted_values(operands: Operands, weights: Tensor, output: Tensor) -> None:
+    """Into `output` [G, R, 16, 512] the sum of weight * value over the keys that each row sees."""
+    total = output.view(output.shape[0], -1, CKV_DIM)
     for part in operands.parts():
         weight = weights[..., part.place].flatten(1, 2)
-        products.append(weight @ part.value)
+        if part.place.start == 0:
+            torch.bmm(weight, part.value, out=total)
+        else:
+            total += weight @ part.value
         if not part.gathered.all_finite:
             seen = (~operands.hidden[..., part.place]).expand(weights[..., part.place].shape).flatten(1, 2)
-            products[-1] += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
-        if len(products) > 1:
-            products = [products[0].add_(products[1])]
-    return products[0].view(*operands.block.shape[:3], CKV_DIM)
+            total += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
 
 
 def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from .weights import FLUSHED, Logits, WeightErrors, weight_errors
 SLACK = 1.001
 # From this error of the sum of weights on, the bound is void: the weights say nothing more.
 VOID = 0.5
+# Output elements whose errors are computed at a time on a CPU.
+CPU_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +34,18 @@ class Bound:
 
 
 def bounds_of(
-    operands: float64.Operands, golden: float64.Attention, roundings: Sequence[Rounding], constants: Constants
+    operands: float64.Operands,
+    golden: float64.Attention,
+    roundings: Sequence[Rounding],
+    constants: Constants,
+    output_errors: Sequence[Tensor],
 ) -> list[Bound]:
     """The bounds of one block, one for each of `roundings`: the rigorous form and, after it, any in the lambda form.
-    What they have in common is computed once."""
+    What they have in common is computed once. Those of the outputs are put into `output_errors` [G, R, 16, 512]."""
     logits = Logits(golden)
     errors = [weight_errors(operands, golden, logits, rounding, constants) for rounding in roundings]
-    factors = [_quotient(*pair) for pair in zip(errors, roundings, strict=True)]
-    weights = [_value_weights(golden, logits, *pair) for pair in zip(errors, roundings, strict=True)]
-    scaled = [weight.mul_(factor) for (weight, _), factor in zip(weights, factors, strict=True)]
-    sums = _value_sums(operands, scaled, lambda part: part.value_size)
-    squared = [potential.square_() for _, potential in weights[1:]]
-    square, *squares = _value_sums(operands, [golden.weights, *squared], lambda part: part.value_square)
-    deviation, magnitude = _deviation(golden, square), golden.output.abs()
-    output_errors = [
-        _output_errors(magnitude, deviation, *each)
-        for each in zip(errors, roundings, factors, sums, [None, *squares], strict=True)
-    ]
+    shares = [_shares(golden, logits, *pair) for pair in zip(errors, roundings, strict=True)]
+    _put_output_errors(operands, golden, shares, output_errors)
     lse_rounding = _lse_rounding(golden, logits, constants)
     return [_bound(logits, lse_rounding, *each) for each in zip(errors, output_errors, roundings, strict=True)]
 
@@ -94,49 +91,74 @@ def _value_weights(
     return weight.masked_fill_(logits.hidden, 0.0), potential
 
 
-def _output_errors(
-    magnitude: Tensor,
-    deviation: Tensor,
-    errors: WeightErrors,
-    rounding: Rounding,
-    factor: Tensor,
-    error: Tensor,
-    square: Tensor | None,
-) -> Tensor:
-    """[G, R, 16, 512] F, of the float32 result; meaningless where the bound is void. The last two are overwritten.
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """What the error of an output element is made of: the sum of |v| with some weights [G, R, 16, K], and multiples
+    [G, R, 16, 1] of other quantities of the element."""
 
-    magnitude  |output|
-    deviation  of the values, see `_deviation`
-    factor     `_quotient`
-    error      the sum of |v| times factor and the first of `_value_weights`
-    square     in the lambda form, the sum of v^2 times the square of the second
-    """
-    denominator = rounding.denominator[..., None]
-    # Cauchy-Schwarz about the output, or the triangle inequality.
-    error.addcmul_(deviation, torch.where(errors.centred, errors.spread, 0.0) * factor)
+    values: Tensor  # the weights
+    deviation: Tensor  # of the values about the output
+    length: Tensor | None  # in the lambda form, of the vector of w (1 + T) v
+    squares: Tensor | None  # and the squares of w (1 + T), [G, R, 16, K]
+    magnitude: Tensor  # |output|
+    floor: Tensor  # one
+
+
+def _shares(golden: float64.Attention, logits: Logits, errors: WeightErrors, rounding: Rounding) -> _Shares:
+    denominator, factor = rounding.denominator[..., None], _quotient(errors, rounding)
+    values, potential = _value_weights(golden, logits, errors, rounding)
     of_output = torch.where(errors.centred, 0.0, errors.tau) + (1 + errors.tau) * denominator
-    if rounding.lam is not None and square is not None:
+    length = None
+    if rounding.lam is not None:
         # Independent roundings of P, and of the products: their sum is as long as the vector of the terms.
         bias = rounding.accumulation_bias[..., None]
-        error.addcmul_(square.sqrt_(), rounding.lam * (errors.p_rounding + bias) * factor)
+        length = rounding.lam * (errors.p_rounding + bias) * factor
         of_output = of_output + bias
-    error.addcmul_(magnitude, SLACK * rounding.division + factor * of_output)
-    return error.add_(rounding.floor[..., None])
+    return _Shares(
+        values=values.mul_(factor),
+        # Cauchy-Schwarz about the output, or the triangle inequality.
+        deviation=torch.where(errors.centred, errors.spread, 0.0) * factor,
+        length=length,
+        squares=None if length is None else potential.square_(),
+        magnitude=SLACK * rounding.division + factor * of_output,
+        floor=rounding.floor[..., None].expand_as(factor),
+    )
 
 
-def _deviation(golden: float64.Attention, square: Tensor) -> Tensor:
-    """[G, R, 16, 512] standard deviation of the values about the output, never too small, from their mean square."""
+def _put_output_errors(
+    operands: float64.Operands, golden: float64.Attention, shares: Sequence[_Shares], errors: Sequence[Tensor]
+) -> None:
+    """Into `errors` [G, R, 16, 512], for each form, F of the float32 result; meaningless where the bound is void. A few
+    rows at a time on a CPU, so that a core keeps its temporaries in its cache."""
+    count, most = golden.output.shape[1], golden.output[:, :1].numel()
+    step = max(1, CPU_CHUNK // most) if golden.output.device.type == "cpu" else count
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        output = golden.output[:, rows]
+        deviation = _deviation(output, _value_sum(operands, golden.weights[:, rows], lambda part: part.value_square))
+        magnitude = output.abs()
+        for share, all_rows in zip(shares, errors, strict=True):
+            error = _value_sum(operands, share.values[:, rows], lambda part: part.value_size)
+            error.addcmul_(deviation, share.deviation[:, rows])
+            if share.squares is not None and share.length is not None:
+                square = _value_sum(operands, share.squares[:, rows], lambda part: part.value_square)
+                error.addcmul_(square.sqrt_(), share.length[:, rows])
+            error.addcmul_(magnitude, share.magnitude[:, rows])
+            torch.add(error, share.floor[:, rows], out=all_rows[:, rows])
+
+
+def _deviation(output: Tensor, square: Tensor) -> Tensor:
+    """[G, R, 16, 512] standard deviation of the values about the output, never too small, from their mean square, which
+    is overwritten."""
     # Most of the variance may cancel, and with it most of the correct digits.
-    return square.addcmul_(golden.output, golden.output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
+    return square.addcmul_(output, output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
 
 
-def _value_sums(
-    operands: float64.Operands, weights: Sequence[Tensor], of: Callable[[float64.Part], Tensor]
-) -> list[Tensor]:
-    """[G, R, 16, 512] for each of `weights` [G, R, 16, K]: the sum over keys of weight * of(part)."""
-    totals: list[Tensor] = []
+def _value_sum(operands: float64.Operands, weight: Tensor, of: Callable[[float64.Part], Tensor]) -> Tensor:
+    """[G, R, 16, 512]: the sum over keys of weight [G, R, 16, K] * of(part)."""
+    total: Tensor | None = None
     for part in operands.parts():
-        values = of(part)
-        products = [weight[..., part.place].flatten(1, 2) @ values for weight in weights]
-        totals = [total.add_(more) for total, more in zip(totals, products, strict=True)] if totals else products
-    return [total.unflatten(1, operands.block.shape[1:3]) for total in totals]
+        products = weight[..., part.place].flatten(1, 2) @ of(part)
+        total = products if total is None else total.add_(products)
+    assert total is not None  # a block has a key
+    return total.view(*weight.shape[:3], -1)

@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from fuzz import hashing
 from fuzz.hashing import bell, below, hashes, key, mix
 
 
@@ -58,3 +60,16 @@ def test_bell_is_rounded_once_to_nearest_even() -> None:
 def test_rows_are_the_same_alone_and_in_any_company() -> None:
     together = bell(9, torch.arange(300), 576, -3, torch.float16)
     assert torch.equal(bell(9, torch.tensor([299, 7]), 576, -3, torch.float16), together[[299, 7]])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_numbers_are_the_same_in_numpy_and_in_torch(monkeypatch, dtype):
+    def numbers():
+        counters = torch.cat((torch.arange(130), torch.tensor([1 << 62, -(1 << 63)])))
+        pattern = torch.int32 if dtype == torch.float32 else torch.int16
+        bells = [bell(9, counters, columns, exponent, dtype) for columns in (1, 512, 1024) for exponent in (-8, 0, 12)]
+        return [hashes(key(3, "ckv"), counters), *(numbers.view(pattern) for numbers in bells)]
+
+    on_cpu = numbers()
+    monkeypatch.setattr(hashing, "_in_numpy", lambda device: False)
+    assert all(map(torch.equal, on_cpu, numbers()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,10 @@ class Finding:
     def moved(self, rows: int) -> Finding:
         """The same finding where its index counts from `rows` rows earlier."""
         return self if self.index is None else replace(self, index=(self.index[0] + rows, *self.index[1:]))
+
+    def at_rows(self, rows: Sequence[int]) -> Finding:
+        """The same finding where its index counts among chosen rows, of which `rows` has the numbers."""
+        return self if self.index is None else replace(self, index=(rows[self.index[0]], *self.index[1:]))
 
     def __str__(self) -> str:
         parts = [f"{self.check}: {self.detail}"]

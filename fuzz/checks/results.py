@@ -44,7 +44,7 @@ class Results:
             return self
         return Results(self.output.to(device), None if self.lse is None else self.lse.to(device), ())
 
-    def rows(self, part: slice) -> Results:
+    def rows(self, part: slice | torch.Tensor) -> Results:
         """The results of some rows."""
         return Results(self.output[part], None if self.lse is None else self.lse[part], ())
 
