@@ -10,6 +10,7 @@ from kernel.contract import Inputs
 from kernel.plan import plan_emulated
 from tests.reference_inputs import make_inputs
 
+pytestmark = pytest.mark.skipif(not host.INTERPRETED, reason="runs the Hopper kernel in Triton's interpreter")
 _SENTINEL = 7.0
 
 
