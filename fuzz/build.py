@@ -6,6 +6,7 @@ is poisoned.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from fuzz.strata.layouts import (
     INDEX_DTYPES,
     INDICES,
     LAYOUTS,
+    QUERIES,
     allocate_indices,
     allocate_values,
     places,
@@ -55,6 +57,7 @@ def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
     )
     _write_queries(case, requests, operands["q_nope"], operands["q_pe"])
     _write_cache(case, requests, table, operands["ckv_cache"], operands["kpe_cache"])
+    _poison(case, table, operands)
     if not layout.heads:
         operands |= {name: operands[name].expand(-1, NUM_HEADS, -1) for name in ("q_nope", "q_pe")}
     INDPTRS[case.indptr].spoil(requests.qo_indptr, requests.kv_indptr, case.seed)
@@ -64,6 +67,14 @@ def build(case: Case, device: torch.device | str = "cpu") -> Inputs:
     for name, content in contents.items():
         indices[name].copy_(content)
     return Inputs(**operands, **indices, sm_scale=SCALES[case.scale].value(case.seed))
+
+
+def poison_anew(inputs: Inputs, case: Case) -> None:
+    """Make the operands of a case those of `case`, which differs from it in `poison` alone."""
+    values = {name: getattr(inputs, name) for name in (*QUERIES, *CACHES)}
+    if not LAYOUTS[case.layout].heads:
+        values |= {name: values[name][:, :1] for name in QUERIES}
+    _poison(case, _Table.of(case, _Requests.of(case, inputs.device)), values)
 
 
 def memory_bytes(case: Case, device: torch.device | str) -> int:
@@ -161,21 +172,27 @@ def _write_queries(case: Case, requests: _Requests, q_nope: torch.Tensor, q_pe: 
         nope, pe = VALUES[case.values].queries(requests.rows(case, request[chunk], position[chunk]))
         q_nope[chunk] = nope[:, :heads]
         q_pe[chunk] = pe[:, :heads]
-    padding = torch.arange(total, total + case.padded_rows, device=device)
-    for name, view in (("q_nope", q_nope), ("q_pe", q_pe)):
-        view[total:] = POISONS[case.poison].rows(case.seed, name, padding, view.shape[2], view.dtype)[:, None]
 
 
 def _write_cache(case: Case, requests: _Requests, table: _Table, ckv: torch.Tensor, kpe: torch.Tensor) -> None:
-    dead = _dead_pages(case, table)
-    for name, view in zip(CACHES, (ckv, kpe), strict=True):
-        view[dead, 0] = POISONS[case.poison].rows(case.seed, name, dead, view.shape[2], view.dtype)
     request, position = table.positions.request[table.owner], table.positions.position[table.owner]
     for start in range(0, table.owner.shape[0], _CHUNK["keys"]):
         chunk = slice(start, start + _CHUNK["keys"])
         content, rotary = VALUES[case.values].keys(requests.rows(case, request[chunk], position[chunk]))
         ckv[table.page[chunk], 0] = content
         kpe[table.page[chunk], 0] = rotary
+
+
+def _poison(case: Case, table: _Table, values: Mapping[str, torch.Tensor]) -> None:
+    """Write the rows that no request owns and the pages that are dead."""
+    total, dead = case.total_q, _dead_pages(case, table)
+    padding = torch.arange(total, total + case.padded_rows, device=dead.device)
+    for name in QUERIES:
+        view = values[name]
+        view[total:] = POISONS[case.poison].rows(case.seed, name, padding, view.shape[2], view.dtype)[:, None]
+    for name in CACHES:
+        view = values[name]
+        view[dead, 0] = POISONS[case.poison].rows(case.seed, name, dead, view.shape[2], view.dtype)
 
 
 def _dead_pages(case: Case, table: _Table) -> torch.Tensor:

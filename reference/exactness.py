@@ -4,6 +4,8 @@ If all products are multiples of a power of two and their absolute values add up
 sum is a float32 number; a tensor core that keeps 23 bits or more below its largest summand then truncates nothing.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -20,13 +22,22 @@ def quantum(values: Tensor) -> Tensor:
 
     values [..., n] bfloat16 or float16 -> [...] float64.
     """
-    mantissa_bits = {torch.bfloat16: 7, torch.float16: 10}[values.dtype]
-    bits = values.contiguous().view(torch.int16)
+    place = values.contiguous().view(torch.int16).int().add_(1 << 15)
+    of_each = _quanta(values.dtype, values.device).index_select(0, place.flatten())
+    return of_each.view(place.shape).amin(-1).double()
+
+
+@lru_cache
+def _quanta(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[2^16] float32, of each 16-bit float the greatest power of two that divides it, in the order of their bits as
+    signed integers."""
+    mantissa_bits = {torch.bfloat16: 7, torch.float16: 10}[dtype]
+    bits = torch.arange(-(1 << 15), 1 << 15, device=device).to(torch.int16)
     sign = torch.iinfo(torch.int16).min
     # Clears the lowest bit of the mantissa, the implicit one if there is no other.
     rest = torch.where(bits & ((1 << mantissa_bits) - 1) != 0, bits & (bits - 1), bits & sign)
-    lowest = (values.float() - rest.view(values.dtype).float()).abs()
-    return lowest.masked_fill_(lowest == 0, torch.inf).amin(-1).double()
+    lowest = (bits.view(dtype).float() - rest.view(dtype).float()).abs()
+    return lowest.masked_fill_(lowest == 0, torch.inf)
 
 
 def exact_dots(query: Tensor, key: Tensor, size: Tensor, lanes: slice | Tensor) -> Tensor | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuzz.build import build, memory_bytes
+from fuzz.build import build, memory_bytes, poison_anew
 from fuzz.case import Case, is_finite
 from fuzz.guards import intact
 from fuzz.strata.indptr import INDPTRS
@@ -112,6 +112,16 @@ def test_every_dead_page_is_poisoned_and_no_live_one(pages: str, poison: str) ->
         holds = {"nan": cache.isnan(), "inf": cache.isinf(), "decoys": cache.abs() > 8}[poison]
         assert holds[dead].all() if poison != "decoys" else holds[dead].any(-1).all()
         assert not holds[~dead].any()
+
+
+@pytest.mark.parametrize("layout", [name for name, layout in LAYOUTS.items() if not layout.sparse])
+@pytest.mark.parametrize("pages", ["permuted", "shared-prefix", "garbage"])
+def test_operands_that_are_poisoned_anew_are_those_of_the_other_case(layout: str, pages: str) -> None:
+    case = replace(RAGGED, layout=layout, pages=pages, padded_rows=3)
+    other = replace(case, poison="inf")
+    inputs = build(case)
+    poison_anew(inputs, other)
+    assert digest(inputs) == digest(build(other)) != digest(build(case))
 
 
 def test_what_names_no_page_may_be_the_first_id_past_the_cache() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fuzz.build import build
+from fuzz.build import poison_anew
 from fuzz.checks.finding import Verdict
 from fuzz.checks.results import call, call_captured
 from fuzz.checks.storage import copy_of
@@ -68,7 +68,8 @@ def dead_content(trial: Trial) -> Verdict:
     if "nan-contained" not in trial.contract:
         names = [name for name in names if POISONS[name].finite]
     poison = names[trial.draw("dead-content", len(names))]
-    other = build(replace(case, poison=poison), trial.inputs.device)
+    other = copy_of(trial.inputs)
+    poison_anew(other, replace(case, poison=poison))
     return trial.same("dead-content", f"dead pages hold {poison}", call(trial.target, other, trial.case))
 
 

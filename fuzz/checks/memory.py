@@ -23,9 +23,10 @@ class Snapshot:
 
     def __init__(self, inputs: Inputs) -> None:
         operands = tensors(inputs)
-        self._contents = _contents(operands)
+        self._contents: torch.Tensor | None = None
         self._kept: dict[str, EllipsisType | slice | torch.Tensor] = dict.fromkeys(operands, ...)
-        if self._contents is not None:
+        if sum(storage.nbytes() for storage in storages_of(operands.values())) <= _COPY_LIMIT:
+            self._contents = torch.cat(_contents(operands))
             self._held = _views_of(self._contents, operands)
         else:
             self._kept = {name: _kept(name, tensor, inputs) for name, tensor in operands.items()}
@@ -33,8 +34,12 @@ class Snapshot:
 
     def holds(self, inputs: Inputs) -> bool:
         """Whether not a byte has changed in or around any operand, as far as one comparison tells."""
-        contents = None if self._contents is None else _contents(tensors(inputs))
-        return self._contents is not None and contents is not None and torch.equal(self._contents, contents)
+        if self._contents is None:
+            return False
+        contents = _contents(tensors(inputs))
+        held = self._contents.split([len(each) for each in contents])
+        same = [(one == other).all() for one, other in zip(held, contents, strict=True)]
+        return bool(torch.stack(same).all())  # a GPU is waited for once
 
     def changed(self, inputs: Inputs) -> Finding | None:
         """The first operand that holds something else now."""
@@ -78,16 +83,14 @@ def check_bounds(operands: Mapping[str, torch.Tensor], results: Results) -> Find
     return None
 
 
-def _contents(operands: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """What the storages of the operands hold, one after the other, int64; None where that is too much to be kept."""
+def _contents(operands: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """What the storages of the operands hold, int64."""
     storages = storages_of(operands.values())
-    if sum(storage.nbytes() for storage in storages) > _COPY_LIMIT:
-        return None
-    return torch.cat([torch.empty(0, dtype=torch.int64, device=each.device).set_(each) for each in storages])
+    return [torch.empty(0, dtype=torch.int64, device=each.device).set_(each) for each in storages]
 
 
 def _views_of(contents: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The operands as they are in such contents."""
+    """The operands as they are in such contents, one after the other."""
     starts, start = {}, 0
     for storage in storages_of(operands.values()):
         starts[storage.data_ptr()] = start

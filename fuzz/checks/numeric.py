@@ -110,7 +110,7 @@ def _check_output(
     elements, doubtful = output.numel(), tainted
     if elements:
         worst = _worst_ratio(output, expected)
-        doubtful = tainted | clean & (expected.void | ~(worst < _SURE))
+        doubtful = _any_finite(output, tainted) | clean & (expected.void | ~(worst < _SURE))
         verdict.add("output", ratio=torch.where(clean & ~doubtful, worst, 0.0).max().item())
         if not doubtful.any():
             return
@@ -125,6 +125,14 @@ def _check_output(
     _report(seen, "output", output, expected.output, (low, high), wrong, clean & inside, ratio, elements)
     seen.findings = [finding.at_rows(rows.nonzero()[:, 0].tolist()) for finding in seen.findings]
     verdict.include(seen)
+
+
+def _any_finite(output: torch.Tensor, tainted: torch.Tensor) -> torch.Tensor:
+    """[rows, 16] bool: a row and head that are `tainted` and not NaN or Inf throughout, as most are."""
+    rows = tainted.any(-1)
+    found = tainted.clone()
+    found[rows] &= output[rows].isfinite().any(-1)
+    return found
 
 
 def _worst_ratio(output: torch.Tensor, expected: Expected) -> torch.Tensor:
