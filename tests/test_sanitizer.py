@@ -185,6 +185,55 @@ def test_a_race_that_has_another_line_in_it_is_an_error():
         assert report == race_between(*lines) and not aside, lines
 
 
+# Of a right kernel on an H200, its lines changed to those of WARPGROUPS.
+EXCHANGE = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at prefill_hopper+0x23a0 in prefill_hopper.py:16
+=========     and Read access at prefill_hopper+0x9340 in prefill_hopper.py:12 [640 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+WARPGROUPS = """\
+@gluon.jit
+def kernel(x):
+    gl.warp_specialize([(left, (x,)), (right, (x,))], [4], [24])
+
+@gluon.jit
+def left(x):
+    give(x)
+    y = x.load()
+
+@gluon.jit
+def right(x):
+    y = x.load()
+
+@gluon.jit
+def give(x):
+    x.store(1)
+
+@gluon.jit
+def alone(x):
+    x.store(2)
+"""
+
+
+def test_what_warpgroups_may_give_each_other_is_set_aside_and_told():
+    places = places_of(WARPGROUPS)
+    report, aside = set_aside(parse(EXCHANGE), places)
+    assert (report.entries, report.count) == ((), 0)
+    assert aside == ["prefill_hopper.py:12, prefill_hopper.py:16"]
+    assert Places.from_json(places["prefill_hopper.py"].to_json()) == places["prefill_hopper.py"]
+
+
+def test_a_race_inside_of_one_warpgroup_is_an_error():
+    places = places_of(WARPGROUPS)
+    for lines in ((8, 16), (16, 8), (12, 12), (8, 8), (16,), (16, 12, 8), (20, 12), (12, 20), (3, 12)):
+        report, aside = set_aside(race_between(*lines), places)
+        assert report == race_between(*lines) and not aside, lines
+    for lines in ((12, 16), (8, 12), (12, 8), (12, 8, 16)):
+        assert not set_aside(race_between(*lines), places)[0].entries, lines
+
+
 def test_a_hand_over_is_none_that_cannot_be_looked_up():
     assert set_aside(parse(HANDOVER), {})[0] == set_aside(parse(HANDOVER), places_of("x = 1"))[0] == parse(HANDOVER)
     places = places_of(SPECIALIZED)
@@ -468,7 +517,7 @@ def test_what_was_set_aside_is_counted_in_a_warning(run):
     totals = Totals(this.journals)
     totals.update()
     [warning] = totals.warnings
-    assert "gw0: memcheck reported the hand-over of warp_specialize 3 times" in warning and "a.py:5" in warning
+    assert "gw0: memcheck reported 3 times what warpgroups hand each other" in warning and "a.py:5" in warning
 
 
 def test_what_fails_under_a_tool_is_remembered_apart():

@@ -38,8 +38,8 @@ class SanitizedWorker(Worker):
         finally:
             for where, times in Counter(self._rig.aside).items():
                 message = (
-                    f"{self._name}: {self._rig.tool} reported the hand-over of warp_specialize {times} times,"
-                    f" which is no race ({where}); docs/sanitizers.md says why"
+                    f"{self._name}: {self._rig.tool} reported {times} times what warpgroups hand each other in an order"
+                    f" that it does not see ({where}), which is no failure; docs/sanitizers.md says why"
                 )
                 self._execution.journal.write("warning", message=message)
 
