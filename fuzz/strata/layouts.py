@@ -176,9 +176,8 @@ def _one_head(name: str, shape: tuple[int, ...], seed: int) -> Place:
 def _wide(name: str, shape: tuple[int, ...], seed: int) -> Place:
     """The last row begins 2^31 elements or a little more after the first, if there are two rows.
 
-    Of the four value operands only one, of the seed's choice, to bound the memory."""
-    wide = (*QUERIES, *CACHES)[mix(key(seed, "wide")) % 4]
-    return _far_apart(shape) if name == wide else Place()
+    Either in both query tensors or in both caches, of the seed's choice, to bound the memory."""
+    return _far_apart(shape) if name in (QUERIES, CACHES)[mix(key(seed, "wide")) % 2] else Place()
 
 
 def _far_apart(shape: tuple[int, ...]) -> Place:
@@ -275,7 +274,7 @@ LAYOUTS = {
         heads=False,
     ),
     "wide": Layout(
-        doc="rows of one value operand so far apart that row times stride passes 2^31 early; zeros where it wraps",
+        doc="rows of queries or caches so far apart that row times stride passes 2^31 early; zeros where it wraps",
         source="F01, F02, F26; SageAttention #386, flash-attention #2611",
         place=_wide,
         sparse=True,
