@@ -7,11 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel import listing
-from kernel.contract import Inputs
 from kernel.plan import Plan, Tile
 from kernel.schedule import TILES_PER_PROGRAM, schedule
-from kernel.short import short
-from tests.reference_inputs import make_inputs
 
 HEADER, ITEM, ROW = listing.HEADER.value, listing.ITEM.value, listing.ROW.value
 _QUERIES, _CHUNK, _SHORT = 4, 256, 64
@@ -139,40 +136,3 @@ def test_requests_that_reach_outside_are_listed_up_to_there():
     assert listed[:, [0, 3, 4, 5]].tolist() == [[4, 0, 100, 100], [8, 0, 100, 200]]
     assert listed[1, 2] == 2**30
     assert rows.tolist() == [[row, 0, 196 + row + 1, 0] for row in range(4)]
-
-
-def test_the_header_holds_a_rotary_key_of_nan():
-    qo, kv = torch.tensor([0, 1]), torch.tensor([0, 100])
-    table = torch.zeros((HEADER + 8) * ITEM, dtype=torch.int32)
-    schedule[(1,)](qo, kv, table, 1, 1, 1, 1, 100, 1, (HEADER + 7) * ITEM, **_PLAN.schedule_constants)
-    row = table[ITEM : HEADER * ITEM].view(torch.int16)
-    assert row.numel() == 64
-    assert row.view(torch.bfloat16).isnan().all()
-    assert row.view(torch.float16).isnan().all()
-
-
-def test_listed_rows_come_out_as_they_do_by_a_search():
-    inputs = make_inputs([(3, 40), (2, 300), (9, 20), (0, 5), (5, 3), (4, 100)], padded_rows=2)
-    searched, listed = _short(inputs, "one", inputs.total_q), _short(inputs, "listed", 3)
-    written = ~searched[1].isnan().any(-1)
-    assert written.tolist() == [True] * 3 + [False] * 2 + [True] * 14 + [False] * 4 + [True] * 2
-    for one, other in zip(searched, listed, strict=True):
-        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
-
-
-def _short(inputs: Inputs, rows: str, programs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    output = torch.full(inputs.q_nope.shape, torch.nan, dtype=inputs.q_nope.dtype)
-    lse = torch.full((inputs.total_q, 16), torch.nan)
-    qo, kv, total_q, batch = inputs.qo_indptr, inputs.kv_indptr, inputs.total_q, inputs.batch
-    rows_at = (HEADER + _PLAN.items(total_q, batch, inputs.num_kv_indices)) * ITEM
-    items = torch.zeros(rows_at + ROW * total_q, dtype=torch.int32)
-    schedule[(4 + batch,)](
-        qo, kv, items, 1, 1, total_q, batch, inputs.num_kv_indices, 4, rows_at, **_PLAN.schedule_constants
-    )
-    short[(programs,)](
-        inputs.q_nope, inputs.q_pe, inputs.ckv_cache, inputs.kpe_cache, qo, kv, inputs.kv_indices, output, lse, items,
-        *inputs.q_nope.stride(), *inputs.q_pe.stride(), inputs.ckv_cache.stride(0), 1, inputs.kpe_cache.stride(0), 1,
-        1, 1, 1, *output.stride(), *lse.stride(), inputs.sm_scale, total_q, batch, inputs.num_kv_indices,
-        inputs.num_pages, rows_at, **_PLAN.short_constants(True, rows),
-    )  # fmt: skip
-    return output, lse
