@@ -17,6 +17,8 @@ from kernel.contract import CKV_DIM, KPE_DIM, NUM_HEADS, Inputs
 # against all its keys are never split (131,072 keys are 16 MiB). A reference holds about ten such temporaries, both
 # forms of the bound twenty.
 ELEMENTS = 2**22
+# Output elements of a block that are computed at a time on a CPU.
+CPU_CHUNK = 2**16
 
 KEY_DIM = CKV_DIM + KPE_DIM
 
@@ -45,6 +47,17 @@ class Block:
         if isinstance(self.place, Tensor):
             return self.place
         return torch.arange(self.place.start, self.place.stop, device=self.visible.device)[None]
+
+    def pieces(self) -> Iterator[tuple[slice, int]]:
+        """Some of the R * 16 rows and heads, and how many keys the last row among them sees. On a CPU these are a few,
+        so that a core keeps what it computes of them in its cache and leaves out keys that none of them sees."""
+        requests, rows, heads, keys = self.shape
+        step = rows * heads
+        if self.visible.device.type == "cpu":
+            step = min(step, max(1, CPU_CHUNK // (requests * CKV_DIM)))
+        for start in range(0, rows * heads, step):
+            stop = min(start + step, rows * heads)
+            yield slice(start, stop), keys - rows + 1 + (stop - 1) // heads
 
     def of(self, results: Tensor) -> Tensor:
         """[G, R, ...] where to put what the rows have in `results` [total_q, ...]: a view, if they are one request's,

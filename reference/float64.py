@@ -10,7 +10,7 @@ matter, whatever they hold; for those it does see, IEEE arithmetic decides: 0 * 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -269,10 +269,15 @@ def pages(inputs: Inputs, slots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled_scores(operands: Operands) -> Tensor:
-    """[G, R, 16, K] float64 base-2 logits of every key of the block, seen or not."""
-    query, scale = operands.query.double(), base2_scale(operands.inputs)
-    products = [(query @ part.exact.mT).mul_(scale) for part in operands.parts()]
-    return joined(products).view(operands.block.shape)
+    """[G, R, 16, K] float64 base-2 logits of the keys that each row sees; those of other keys may be anything."""
+    query, shape = operands.query, operands.block.shape
+    scores = torch.empty(shape, dtype=torch.float64, device=query.device)
+    flat = scores.view(shape[0], -1, shape[-1])
+    for heads, keys in operands.block.pieces():
+        some = query[:, heads].double()
+        for part in operands.keys.parts(keys):
+            flat[:, heads, part.place] = some @ part.exact.mT
+    return scores.mul_(base2_scale(operands.inputs))
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -282,16 +287,23 @@ def joined(parts: list[Tensor]) -> Tensor:
 
 def put_weighted_values(operands: Operands, weights: Tensor, output: Tensor) -> None:
     """Into `output` [G, R, 16, 512] the sum of weight * value over the keys that each row sees."""
-    total = output.view(output.shape[0], -1, CKV_DIM)
+    flat, total = weights.flatten(1, 2), output.view(output.shape[0], -1, CKV_DIM)
+    for heads, keys in operands.block.pieces():
+        total[:, heads] = value_sum(operands, flat[:, heads], keys, lambda part: part.value)
     for part in operands.parts():
-        weight = weights[..., part.place].flatten(1, 2)
-        if part.place.start == 0:
-            torch.bmm(weight, part.value, out=total)
-        else:
-            total += weight @ part.value
         if not part.gathered.all_finite:
             seen = (~operands.hidden[..., part.place]).expand(weights[..., part.place].shape).flatten(1, 2)
-            total += non_finite_values(weight, seen, part.exact[..., :CKV_DIM])
+            total += non_finite_values(flat[..., part.place], seen, part.exact[..., :CKV_DIM])
+
+
+def value_sum(operands: Operands, weight: Tensor, keys: int, of: Callable[[Part], Tensor]) -> Tensor:
+    """[G, M, 512]: the sum over the first `keys` keys of weight [G, M, K] * of(part)."""
+    total: Tensor | None = None
+    for part in operands.keys.parts(keys):
+        products = weight[..., part.place] @ of(part)
+        total = products if total is None else total.add_(products)
+    assert total is not None  # a row sees a key
+    return total
 
 
 def non_finite_values(weight: Tensor, seen: Tensor, value: Tensor) -> Tensor:

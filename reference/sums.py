@@ -1,14 +1,17 @@
 """How far the sums over the keys may be off, and with them output and lse: docs/error-bound.md, sections 4 to 6."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kernel.contract import CKV_DIM
+
 from . import float64
 from .constants import UNIT, Constants
+from .float64 import value_sum
 from .rounding import LN2, Rounding
 from .weights import FLUSHED, Logits, WeightErrors, weight_errors
 
@@ -16,8 +19,6 @@ from .weights import FLUSHED, Logits, WeightErrors, weight_errors
 SLACK = 1.001
 # From this error of the sum of weights on, the bound is void: the weights say nothing more.
 VOID = 0.5
-# Output elements whose errors are computed at a time on a CPU.
-CPU_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,13 @@ def _value_weights(
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """What the error of an output element is made of: the sum of |v| with some weights [G, R, 16, K], and multiples
-    [G, R, 16, 1] of other quantities of the element."""
+    """What the error of an output element is made of, rows and heads as one dimension: the sum of |v| with some weights
+    [G, R * 16, K], and multiples [G, R * 16, 1] of other quantities of the element."""
 
     values: Tensor  # the weights
     deviation: Tensor  # of the values about the output
     length: Tensor | None  # in the lambda form, of the vector of w (1 + T) v
-    squares: Tensor | None  # and the squares of w (1 + T), [G, R, 16, K]
+    squares: Tensor | None  # and the squares of w (1 + T), [G, R * 16, K]
     magnitude: Tensor  # |output|
     floor: Tensor  # one
 
@@ -108,57 +109,47 @@ def _shares(golden: float64.Attention, logits: Logits, errors: WeightErrors, rou
     denominator, factor = rounding.denominator[..., None], _quotient(errors, rounding)
     values, potential = _value_weights(golden, logits, errors, rounding)
     of_output = torch.where(errors.centred, 0.0, errors.tau) + (1 + errors.tau) * denominator
-    length = None
+    length = squares = None
     if rounding.lam is not None:
         # Independent roundings of P, and of the products: their sum is as long as the vector of the terms.
         bias = rounding.accumulation_bias[..., None]
-        length = rounding.lam * (errors.p_rounding + bias) * factor
+        length = (rounding.lam * (errors.p_rounding + bias) * factor).flatten(1, 2)
+        squares = potential.square_().flatten(1, 2)
         of_output = of_output + bias
+    # Cauchy-Schwarz about the output, or the triangle inequality.
+    deviation = torch.where(errors.centred, errors.spread, 0.0) * factor
     return _Shares(
-        values=values.mul_(factor),
-        # Cauchy-Schwarz about the output, or the triangle inequality.
-        deviation=torch.where(errors.centred, errors.spread, 0.0) * factor,
+        values=values.mul_(factor).flatten(1, 2),
+        deviation=deviation.flatten(1, 2),
         length=length,
-        squares=None if length is None else potential.square_(),
-        magnitude=SLACK * rounding.division + factor * of_output,
-        floor=rounding.floor[..., None].expand_as(factor),
+        squares=squares,
+        magnitude=(SLACK * rounding.division + factor * of_output).flatten(1, 2),
+        floor=rounding.floor[..., None].expand_as(factor).flatten(1, 2),
     )
 
 
 def _put_output_errors(
     operands: float64.Operands, golden: float64.Attention, shares: Sequence[_Shares], errors: Sequence[Tensor]
 ) -> None:
-    """Into `errors` [G, R, 16, 512], for each form, F of the float32 result; meaningless where the bound is void. A few
-    rows at a time on a CPU, so that a core keeps its temporaries in its cache."""
-    count, most = golden.output.shape[1], golden.output[:, :1].numel()
-    step = max(1, CPU_CHUNK // most) if golden.output.device.type == "cpu" else count
-    for start in range(0, count, step):
-        rows = slice(start, start + step)
-        output = golden.output[:, rows]
-        deviation = _deviation(output, _value_sum(operands, golden.weights[:, rows], lambda part: part.value_square))
+    """Into `errors` [G, R, 16, 512], for each form, F of the float32 result; meaningless where the bound is void."""
+    outputs, *into = (result.view(result.shape[0], -1, CKV_DIM) for result in (golden.output, *errors))
+    weights = golden.weights.flatten(1, 2)
+    for heads, keys in operands.block.pieces():
+        output = outputs[:, heads]
+        deviation = _deviation(output, value_sum(operands, weights[:, heads], keys, lambda part: part.value_square))
         magnitude = output.abs()
-        for share, all_rows in zip(shares, errors, strict=True):
-            error = _value_sum(operands, share.values[:, rows], lambda part: part.value_size)
-            error.addcmul_(deviation, share.deviation[:, rows])
+        for share, error_of in zip(shares, into, strict=True):
+            error = value_sum(operands, share.values[:, heads], keys, lambda part: part.value_size)
+            error.addcmul_(deviation, share.deviation[:, heads])
             if share.squares is not None and share.length is not None:
-                square = _value_sum(operands, share.squares[:, rows], lambda part: part.value_square)
-                error.addcmul_(square.sqrt_(), share.length[:, rows])
-            error.addcmul_(magnitude, share.magnitude[:, rows])
-            torch.add(error, share.floor[:, rows], out=all_rows[:, rows])
+                square = value_sum(operands, share.squares[:, heads], keys, lambda part: part.value_square)
+                error.addcmul_(square.sqrt_(), share.length[:, heads])
+            error.addcmul_(magnitude, share.magnitude[:, heads])
+            torch.add(error, share.floor[:, heads], out=error_of[:, heads])
 
 
 def _deviation(output: Tensor, square: Tensor) -> Tensor:
-    """[G, R, 16, 512] standard deviation of the values about the output, never too small, from their mean square, which
-    is overwritten."""
+    """[G, M, 512] standard deviation of the values about the output, never too small, from their mean square, which is
+    overwritten."""
     # Most of the variance may cancel, and with it most of the correct digits.
     return square.addcmul_(output, output, value=-(1 - 2.0**-32)).clamp_(min=0.0).sqrt_()
-
-
-def _value_sum(operands: float64.Operands, weight: Tensor, of: Callable[[float64.Part], Tensor]) -> Tensor:
-    """[G, R, 16, 512]: the sum over keys of weight [G, R, 16, K] * of(part)."""
-    total: Tensor | None = None
-    for part in operands.parts():
-        products = weight[..., part.place].flatten(1, 2) @ of(part)
-        total = products if total is None else total.add_(products)
-    assert total is not None  # a block has a key
-    return total.view(*weight.shape[:3], -1)

@@ -38,8 +38,9 @@ class Snapshot:
             return False
         contents = _contents(tensors(inputs))
         held = self._contents.split([len(each) for each in contents])
-        same = [(one == other).all() for one, other in zip(held, contents, strict=True)]
-        return bool(torch.stack(same).all())  # a GPU is waited for once
+        if self._contents.device.type == "cpu":
+            return all(map(torch.equal, held, contents))
+        return torch.equal(self._contents, torch.cat(contents))  # a GPU is waited for once
 
     def changed(self, inputs: Inputs) -> Finding | None:
         """The first operand that holds something else now."""
