@@ -404,7 +404,7 @@ def test_given_results_are_as_named() -> None:
         assert strides(layout, 3) == {plain}
     assert strides("stepped", 3) == {((16384, 1024, 2), plain[1])}
     assert strides("given-output", 3) == {
-        (output, plain[1]) for output in ((8336, 520, 1), (8210, 513, 1), (512, 1536, 1), (16384, 1024, 2))
+        (output, plain[1]) for output in ((8336, 520, 1), (8210, 513, 1), (512, 1536, 1), (16384, 1024, 2), (1, 3, 48))
     }
     assert strides("given-lse", 3) == {(plain[0], lse) for lse in ((1, 4), (19, 1), (32, 2))}
     assert all(lse != (16, 1) for _, lse in strides("given-lse", 1))

@@ -205,7 +205,7 @@ def _mixed(name: str, shape: tuple[int, ...], seed: int) -> Place:
 
 
 def _given_output(name: str, shape: tuple[int, ...], seed: int) -> Place:
-    kinds = (partial(_padded, 8), partial(_padded, 1), _transposed, _stepped)
+    kinds = (partial(_padded, 8), partial(_padded, 1), _transposed, _stepped, _columns)
     return kinds[mix(key(seed, "given output")) % len(kinds)](name, shape, seed) if name == "output" else Place()
 
 
@@ -300,7 +300,7 @@ LAYOUTS = {
         place=_mixed,
     ),
     "given-output": Layout(
-        doc="a buffer given as output has gaps, odd strides, heads first or every other element",
+        doc="a buffer given as output has gaps, odd strides, heads or columns first, or every other element",
         source="F18, F26; FlashInfer PR #1865, flash-attention PR #2670",
         result=_given_output,
     ),
