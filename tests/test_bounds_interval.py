@@ -129,6 +129,11 @@ def test_void_rows_among_others_keep_their_places(monkeypatch):
     assert 0 < whole.void.sum() < whole.void.numel() and torch.equal(whole.void, cut.void)
     for left, right in zip(bounds.interval(whole, torch.float32), bounds.interval(cut, torch.float32), strict=True):
         assert torch.allclose(left, right, equal_nan=True)
+    rows = torch.tensor([False, True, True, False, True])
+    some = whole.of_rows(rows)
+    assert some.void.any()
+    for ends in (lambda expected: bounds.interval(expected, torch.float32), bounds.lse_interval):
+        assert all(torch.equal(of_some, of_all[rows]) for of_some, of_all in zip(ends(some), ends(whole), strict=True))
 
 
 @pytest.mark.parametrize("elements", [600, 5000, 40_000])
@@ -136,6 +141,7 @@ def test_the_answer_does_not_depend_on_how_the_work_is_cut(monkeypatch, elements
     inputs = make_inputs([(5, 33), (3, 9), (3, 9), (2, 2), (1, 70)])
     whole = expect(inputs, lam=7.5)
     monkeypatch.setattr(blocks, "ELEMENTS", elements)
+    monkeypatch.setattr(blocks, "CPU_CHUNK", elements)
     cut = expect(inputs, lam=7.5)
     for name in ("output", "lse", "output_error", "lse_error", "output_error_lambda", "lse_error_lambda"):
         assert torch.allclose(getattr(whole, name), getattr(cut, name), rtol=1e-5, atol=1e-12), name
