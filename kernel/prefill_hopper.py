@@ -54,7 +54,7 @@ REGISTERS = gl.constexpr(216)
 
 # Names of Triton 3.6, and what later versions call the same.
 _barrier = getattr(gl, "barrier", None) or gl.thread_barrier
-_copy_async = getattr(async_copy, "async_copy_global_to_shared", None) or async_copy.async_load
+_copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 BLOCK = gl.constexpr(64)
 HALF = gl.constexpr(CKV_DIM // 2)
