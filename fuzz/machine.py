@@ -70,14 +70,16 @@ def check_workers(asked: str) -> None:
 def prepare_worker(device: str, gpus: list[str], index: int, environ: MutableMapping[str, str] = os.environ) -> None:
     """Set the environment of worker number `index`, before it imports torch or Triton.
 
-    Workers take the GPUs in turn. Each computes on one core: with as many workers as cores, the threads of BLAS would
-    only get in each other's way. Triton's cache is shared: its files are renamed into place when they are whole.
+    Workers take the GPUs in turn; each also sees the next one, for the check `other-device`. Each computes on one core:
+    with as many workers as cores, the threads of BLAS would only get in each other's way. Triton's cache is shared: its
+    files are renamed into place when they are whole.
     """
     environ.setdefault("OMP_NUM_THREADS", "1")
     environ.setdefault("MKL_NUM_THREADS", "1")
     _keep_freed_memory()
     if device == "cuda":
-        environ["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+        turn = index % len(gpus)
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join((gpus[turn:] + gpus[:turn])[:2])
     else:
         environ["CUDA_VISIBLE_DEVICES"] = ""
         environ.setdefault("TRITON_INTERPRET", "1")

@@ -206,10 +206,13 @@ def test_workers_take_the_gpus_in_turn_and_compute_on_one_core_each():
     seen = []
     for index in range(5):
         environ = {"MKL_NUM_THREADS": "4"}
-        machine.prepare_worker("cuda", ["0", "3"], index, environ)
+        machine.prepare_worker("cuda", ["0", "3", "5"], index, environ)
         seen.append(environ.pop("CUDA_VISIBLE_DEVICES"))
         assert environ == {"MKL_NUM_THREADS": "4", "OMP_NUM_THREADS": "1"}
-    assert seen == ["0", "3", "0", "3", "0"]
+    assert seen == ["0,3", "3,5", "5,0", "0,3", "3,5"]
+    environ = {}
+    machine.prepare_worker("cuda", ["3"], 1, environ)
+    assert environ["CUDA_VISIBLE_DEVICES"] == "3"
     environ = {}
     machine.prepare_worker("cpu", ["0"], 1, environ)
     assert environ["CUDA_VISIBLE_DEVICES"] == "" and environ["TRITON_INTERPRET"] == "1"
