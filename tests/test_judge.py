@@ -65,6 +65,8 @@ def test_a_finding_tells_the_variant_of_its_row_where_the_kernel_does():
 
 def test_our_kernel_passes_every_check():
     verdict = judge(CASE, target(kernel.run), device=DEVICE, contract=CONTRACTS["hardened"], also=ALL)
+    made = [name for name in verdict.ran if name in ALL]
+    assert made == [name for name in INVARIANCES if name in made], "the order in which findings are told"
     assert not verdict.findings
     on_gpu = {"side-stream", "graph"} if DEVICE == "cuda" else set()
     assert set(verdict.ran) | {"other-device"} == set(CHECKS) - {"side-stream", "graph"} | on_gpu
