@@ -21,6 +21,9 @@ _SAME: dict[str, tuple[str, ...]] = {
     "2^31 is outside the cache as it is: none holds as many pages": ("page_id: page < 2 ** 31 -> page <= 2 ** 31",),
     "another length from which on chunks are longer; all launches go by it": ("split_length: 8 * CHUNK -> 9 * CHUNK",),
     "`tl.max` widens what is narrower than 32 bits itself": ("_tile: (total != total).to(tl.int32) -> total != total",),
+    "a row that needs a second look does not see the spoilt key: its total is no NaN either way": (
+        "_tile: total != total -> total == total",
+    ),
     "a head is below 16, and the strides that it is multiplied by are 64-bit": (
         "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS",
     ),
