@@ -13,7 +13,7 @@ from fuzz.case import Case
 from fuzz.room import Room
 
 LIGHT = Case(((1, 4, 64),))
-DENSE = Case(((1, 20_000, 20_000),))  # of which copies are made
+DENSE = Case(((1, 14_000, 14_000),))  # of which copies are made
 SPARSE = Case(((1, 4, 64),), pages="across-2^22")  # about 9 GB, never copied
 
 
