@@ -21,22 +21,31 @@ def look(qo, kv, lane, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CH
     keys, its keys that exist, its tiles (none if `short` takes it), its chunks and the keys in each, as `schedule` has
     it. No rows at all where query pointers are not in order; no chunks where key pointers are not.
     """
-    at = tl.minimum(lane, batch)
-    after = tl.minimum(lane + 1, batch)
-    q_start = tl.load(qo[0] + at * qo[1]).to(tl.int64)
-    q_end = tl.load(qo[0] + after * qo[1]).to(tl.int64)
-    kv_start = tl.load(kv[0] + at * kv[1]).to(tl.int64)
-    kv_end = tl.load(kv[0] + after * kv[1]).to(tl.int64)
-    q_end = tl.where(lane == batch, total_q, q_end)
-    wrong = (lane < batch) & ((q_start < 0) | (q_end < q_start) | (q_end > total_q))
+    q_start, q_end, wrong, kv_start, kv_end = _pointers(qo, kv, lane, batch, total_q)
     in_order = tl.sum(wrong.to(tl.int32), 0) == 0
     splits = tl.sum((kv_end < kv_start).to(tl.int32), 0) == 0
+    q_start = q_start.to(tl.int64)
     q_len = tl.where(in_order & (lane <= batch), q_end - q_start, 0)
     kv_len = tl.maximum(kv_end - kv_start, 0)
     sound, tiles, chunks, length = requested_work(
         q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
     )
     return q_start, q_len, kv_start, kv_len, sound, tiles, chunks, length
+
+
+@triton.jit
+def _pointers(qo, kv, lane, batch, total_q):
+    """Of request number `lane`, `batch` being the padding: where its rows begin and end, whether that is out of order,
+    and where its keys begin and end, int64."""
+    at = tl.minimum(lane, batch)
+    after = tl.minimum(lane + 1, batch)
+    q_start = tl.load(qo[0] + at * qo[1])
+    q_end = tl.load(qo[0] + after * qo[1])
+    kv_start = tl.load(kv[0] + at * kv[1]).to(tl.int64)
+    kv_end = tl.load(kv[0] + after * kv[1]).to(tl.int64)
+    q_end = tl.where(lane == batch, total_q, q_end)
+    wrong = (lane < batch) & ((q_start < 0) | (q_end < q_start) | (q_end > total_q))
+    return q_start, q_end, wrong, kv_start, kv_end
 
 
 @triton.jit
@@ -47,16 +56,9 @@ def pick(values, chosen):
 
 @triton.jit
 def has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT: tl.constexpr):
-    """Whether a request, or the padding, has rows and no more than SHORT keys; no where their order is wrong."""
+    """Whether a request, or the padding, has rows and no more than SHORT keys, and query pointers are in order."""
     lane = tl.arange(0, LANES)
-    at = tl.minimum(lane, batch)
-    after = tl.minimum(lane + 1, batch)
-    q_start = tl.load(qo[0] + at * qo[1])
-    q_end = tl.load(qo[0] + after * qo[1])
-    kv_start = tl.load(kv[0] + at * kv[1]).to(tl.int64)
-    kv_end = tl.load(kv[0] + after * kv[1]).to(tl.int64)
-    q_end = tl.where(lane == batch, total_q, q_end)
-    wrong = (lane < batch) & ((q_start < 0) | (q_end < q_start) | (q_end > total_q))
+    q_start, q_end, wrong, kv_start, kv_end = _pointers(qo, kv, lane, batch, total_q)
     keys = existing_keys(kv_start, tl.maximum(kv_end - kv_start, 0), num_kv_indices)
     short = (lane <= batch) & (q_end > q_start) & (keys <= SHORT)
     return tl.max(short.to(tl.int32) + 2 * wrong.to(tl.int32), 0) == 1

@@ -24,17 +24,18 @@ import torch
 from . import interpreter
 from .contract import CKV_DIM, NUM_HEADS, Inputs, check_operands, check_results
 from .launch import is_interpreted, launch
-from .listing import HEADER, ITEM, NAN_KEY, ROW
+from .listing import HEADER, ITEM, ROW
 from .lone import lone
 from .merge import merge
 from .plan import Plan, multiprocessors, plan_on
 from .prefill import prefill
+from .rest import rest
 from .schedule import TILES_PER_PROGRAM, schedule
 from .short import short
 
 PlanFor = Callable[[torch.device, bool], Plan]
 
-_HEADER, _ITEM, _NAN_KEY, _ROW = HEADER.value, ITEM.value, NAN_KEY.value, ROW.value
+_HEADER, _ITEM, _ROW = HEADER.value, ITEM.value, ROW.value
 _LOG2_E = math.log2(math.e)
 INTERPRETED = is_interpreted(short)
 if INTERPRETED:
@@ -163,8 +164,7 @@ def _launch_hopper(
     variant: tuple[Hashable, ...],
 ) -> None:  # fmt: skip
     """Launch what takes the place of all others where there are longer requests and rows move in 16-byte pieces."""
-    from .prefill_hopper import prefill_hopper
-    from .rest import rest
+    from .prefill_hopper import prefill_hopper  # not at the top: this Triton's Gluon may lack something that it needs
 
     q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, _kv_indices, output, lse = tensors
     device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
@@ -189,7 +189,7 @@ def _launch_hopper(
         (
             *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
             *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
-            *steps, total_q, batch, num_kv_indices, _NAN_KEY,
+            *steps, total_q, batch, num_kv_indices,
         ),
         plan.hopper_constants(scale > 0, listed), plan.options("prefill_hopper"),
     )  # fmt: skip

@@ -45,7 +45,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .found import LANES, look, pick
-from .listing import HEADER, ITEM, ITEM_COUNT
+from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
 from .lookup import extent, first_slot
 from .schedule import requested_work
 
@@ -84,7 +84,7 @@ STORE = gl.constexpr(
 )
 
 
-@gluon.jit(do_not_specialize=list(range(29)))
+@gluon.jit(do_not_specialize=list(range(28)))
 def prefill_hopper(
     q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, output, lse, scratch, scratch_lse, items,
     q_nope_row: gl.int64, q_nope_head: gl.int64, q_pe_row: gl.int64, q_pe_head: gl.int64,
@@ -92,13 +92,12 @@ def prefill_hopper(
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
     qo_step: gl.int64, kv_step: gl.int64, total_q: gl.int64, batch: gl.int32, num_kv_indices: gl.int64,
-    nan_at: gl.int32,
     POSITIVE: gl.constexpr, LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
 ):  # fmt: skip
     """Persistent: each program takes its share of the items.
 
-    items     int32; if LISTED, the list that `schedule` made, see listing.py. From `nan_at` on there is room for a
-              rotary key, which becomes that of all pages outside the cache
+    items     int32; if LISTED, the list that `schedule` made, else its header alone, see listing.py. From NAN_KEY on
+              there is room for a rotary key, which becomes that of all pages outside the cache
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     LISTED    items come from the list, else each program finds its own, see found.py
     """
@@ -125,7 +124,7 @@ def prefill_hopper(
     item_told = _mbarrier(1)
     weights_ready = (_mbarrier(1), _mbarrier(1))
     totals_ready = (_mbarrier(1), _mbarrier(1))
-    nowhere = (items + nan_at).to(gl.pointer_type(DTYPE), bitcast=True)
+    nowhere = (items + NAN_KEY).to(gl.pointer_type(DTYPE), bitcast=True)
     rotary_dim = gl.arange(0, ROTARY, FLAG)
     gl.store(nowhere + rotary_dim, (rotary_dim.to(gl.float32) * float("nan")).to(DTYPE))
     fence_async_shared()
