@@ -19,18 +19,19 @@ MOST_REQUESTS = LANES.value - 1
 def look(qo, kv, lane, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr):
     """Of request number `lane`, LANES numbers of which those past `batch` are none: its first row, rows, first key and
     keys, its keys that exist, its tiles (none if `short` takes it), its chunks and the keys in each, as `schedule` has
-    it. No rows at all where query pointers are not in order; no chunks where key pointers are not.
+    it, int32. No rows at all where query pointers are not in order; no chunks where key pointers are not.
+
+    total_q and num_kv_indices are below 2^30 (host.py). 2^31 - 1 keys stand for any larger number.
     """
     q_start, q_end, wrong, kv_start, kv_end = _pointers(qo, kv, lane, batch, total_q)
     in_order = tl.sum(wrong.to(tl.int32), 0) == 0
     splits = tl.sum((kv_end < kv_start).to(tl.int32), 0) == 0
-    q_start = q_start.to(tl.int64)
-    q_len = tl.where(in_order & (lane <= batch), q_end - q_start, 0)
-    kv_len = tl.maximum(kv_end - kv_start, 0)
-    sound, tiles, chunks, length = requested_work(
-        q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
-    )
-    return q_start, q_len, kv_start, kv_len, sound, tiles, chunks, length
+    q_len = tl.where(in_order & (lane <= batch), q_end - q_start, 0).to(tl.int32)
+    kv_len = tl.minimum(tl.maximum(kv_end - kv_start, 0), 2**31 - 1)
+    sound = existing_keys(kv_start, kv_len, num_kv_indices).to(tl.int32)
+    kv_len = kv_len.to(tl.int32)
+    tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
+    return q_start.to(tl.int32), q_len, kv_start.to(tl.int32), kv_len, sound, tiles, chunks, length
 
 
 @triton.jit

@@ -193,8 +193,10 @@ def _launch_hopper(
         ),
         plan.hopper_constants(scale > 0, listed), plan.options("prefill_hopper"),
     )  # fmt: skip
+    # Without a list, programs take rows by their numbers: one each, where few items leave room for short requests.
+    programs = 2 * processors if listed or batch == 1 else max(2 * processors, min(total_q, plan.shorts))
     launch(
-        rest, 2 * processors, device, (*variant, slots > 0), (*tensors, *scratch, items), (*numbers, rows_at),
+        rest, programs, device, (*variant, slots > 0), (*tensors, *scratch, items), (*numbers, rows_at),
         plan.rest_constants(listed, slots > 0), plan.options("rest"),
     )  # fmt: skip
 

@@ -18,8 +18,8 @@ The running maximum goes round with the weights: left raises it by the even bloc
 it by the odd block and hands it back.
 
 A key with NaN or Inf would reach the rows of the tile that do not see it as 0 * NaN. There are three keys at most that
-some rows see and others do not; gather looks at them, and the tile ends before the first bad one: rows that see it are
-NaN.
+some rows see and others do not; gather looks at them while the first pair is at work. A tile that met a bad one is done
+again up to it, and rows that see it are NaN.
 
 Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right.
 
@@ -45,9 +45,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .found import LANES, look, pick
-from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY
-from .lookup import extent, first_slot
-from .schedule import requested_work
+from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY, ROW_COUNT
+from .lookup import first_slot
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 REGISTERS = gl.constexpr(216)
@@ -101,11 +100,8 @@ def prefill_hopper(
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     LISTED    items come from the list, else each program finds its own, see found.py
     """
-    # Waits for the launch before, as wait_for_launch in launch.py does, and lets `short` begin on idle multiprocessors.
-    gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, 0; // $1",
-        "=r,r", [num_pages], dtype=gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    # Waits for the launch before, as wait_for_launch in launch.py does.
+    _control("griddepcontrol.wait")
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     queries = _rows_in_shared_memory(DTYPE)
     even = _rows_in_shared_memory(DTYPE)
@@ -145,6 +141,11 @@ def prefill_hopper(
         [4, 4],
         [REGISTERS, REGISTERS],
     )
+
+
+@gluon.jit
+def _control(INSTRUCTION: gl.constexpr):
+    gl.inline_asm_elementwise(INSTRUCTION + "; mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -192,41 +193,43 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr):
     """As `_listed_item`, and how many items there are: requests of more keys first, each from its last tile on."""
     qo, kv, batch, total_q, num_kv_indices = requests
     QUERIES: gl.constexpr = BLOCK // HEADS
+    # So few keys belong to short requests, if not to a single one.
+    _let_rest_begin((batch > 1) & (num_kv_indices <= 2 * SHORT))
     lane = gl.arange(0, LANES, gl.SliceLayout(0, PAIRS))
-    _start, _len, _kv_start, _kv_len, sound, tiles, chunks, _length = look(
+    row, q_len, kv_start, kv_len, sound, tiles, chunks, length = look(
         qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
     )
-    keys = sound.to(gl.int32)
-    own = (tiles * chunks).to(gl.int32)
+    _let_rest_begin(gl.sum(((q_len > 0) & (sound <= SHORT)).to(gl.int32), 0))
+    own = tiles * chunks
     other = gl.arange(0, LANES, gl.SliceLayout(1, PAIRS))
-    other_keys = gl.convert_layout(keys, gl.SliceLayout(1, PAIRS))[:, None]
-    first = (keys[None, :] > other_keys) | ((keys[None, :] == other_keys) & (lane[None, :] < other[:, None]))
+    other_sound = gl.convert_layout(sound, gl.SliceLayout(1, PAIRS))[:, None]
+    first = (sound[None, :] > other_sound) | ((sound[None, :] == other_sound) & (lane[None, :] < other[:, None]))
     before = gl.convert_layout(gl.sum(gl.where(first, own[None, :], 0), 1), gl.SliceLayout(0, PAIRS))
+    items = gl.sum(own, 0)
     chosen = (before <= place) & (place < before + own)
     nth = place - pick(before, chosen)
-    request = pick(lane, chosen)
+    row = pick(row, chosen)
+    q_len = pick(q_len, chosen)
+    kv_start = pick(kv_start, chosen)
+    kv_len = pick(kv_len, chosen)
+    whole = pick(sound, chosen)
+    tiles = gl.maximum(pick(tiles, chosen), 1)
+    chunks = pick(chunks, chosen)
+    length = pick(length, chosen)
 
-    q_start, q_end, kv_start, kv_len = extent(qo, kv, request.to(gl.int64), batch, total_q)
-    q_len = q_end - q_start
-    chunks = pick(chunks.to(gl.int32), chosen)
-    sound, tiles, _chunks, length = requested_work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
-    tiles = gl.maximum(tiles.to(gl.int32), 1)
     split = chunks > 1
     # Tiles over the same chunk are neighbours, as they read the same keys.
     tile = gl.where(split, nth % tiles, tiles - 1 - nth)
     chunk = gl.where(split, nth // tiles, 0)
-    queries = gl.minimum(q_len.to(gl.int32) - QUERIES * tile, QUERIES)
-    # A request may claim more keys than there are. 32 bits hold all sums: rows and positions are below 2^30 (host.py).
-    prefix = gl.minimum(kv_len - q_len, num_kv_indices).to(gl.int32)
-    least = prefix + QUERIES * tile + 1
-    whole = sound.to(gl.int32)
-    start = gl.where(split, chunk * length.to(gl.int32), 0)
-    end = gl.minimum(least - 1 + queries, gl.where(split, start + length.to(gl.int32), whole))
+    queries = gl.minimum(q_len - QUERIES * tile, QUERIES)
+    # A request may claim more keys than there are.
+    least = gl.minimum(kv_len - q_len, num_kv_indices.to(gl.int32)) + QUERIES * tile + 1
+    start = chunk * length
+    end = gl.minimum(least - 1 + queries, gl.where(split, start + length, whole))
     count = gl.where((chunks > 0) & ((end > start) | (chunks == 1)), queries, 0)
-    slot = gl.where(split, first_slot(kv_start, CHUNK).to(gl.int32) + chunk * q_len.to(gl.int32) + QUERIES * tile, -1)
+    slot = gl.where(split, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * tile, -1)
     return (
-        q_start.to(gl.int32) + QUERIES * tile, count, gl.maximum(least, -QUERIES), start, gl.maximum(end, 0),
-        kv_start.to(gl.int32), slot, gl.sum(own, 0),
+        row + QUERIES * tile, count, gl.maximum(least, -QUERIES), start, gl.maximum(end, 0), kv_start, slot, items,
     )  # fmt: skip
 
 
@@ -246,9 +249,11 @@ def _gather(
     phase = 1
     query_phase = 1
     nth = 0
+    limit = 2**30
     place = _turn(0)
     if LISTED:
         total = gl.load(items + ITEM_COUNT)
+        _let_rest_begin(gl.load(items + ROW_COUNT))
     else:
         total = place + 1
     while place < total:
@@ -258,18 +263,15 @@ def _gather(
             row, count, least, start, end, kv_start, slot, total = _found_item(requests, place, CHUNK, SHORT)
         if count > 0:
             whole_end = end
+            end = gl.minimum(end, limit)
             even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
-            # Three loads wait for each other here, while the consumers finish the tile before.
-            if gl.maximum(least, start) < end:
-                sound_end = _first_unsound(k_from, kv_start, gl.maximum(least, start), end)
-                if sound_end < end:
-                    end = sound_end
-                    even_page, odd_page = _pages(k_from, kv_start, start, end, 0)
             mbarrier.wait(query_emptied, query_phase)
             _tell(told, item_told, count, row, least, start, end, whole_end, slot)
             _copy_queries(q_from, queries, row, count)
             async_copy.mbarrier_arrive(query_filled, increment_count=False)
             query_phase ^= 1
+            edge = gl.maximum(least, start)
+            sound_end = end
             for i in range(_pairs(start, end)):
                 even_key, even_rotary = _key(k_from, even_page)
                 odd_key, odd_rotary = _key(k_from, odd_page)
@@ -289,10 +291,28 @@ def _gather(
                 _copy(odd[2].index(0), odd_rotary, ROTARY, 0)
                 async_copy.mbarrier_arrive(filled[2], increment_count=False)
                 phase ^= 1
+                if (i == 0) & (edge < end):
+                    # Nobody waits for it here: all buffers are full.
+                    sound_end = _first_unsound(k_from, kv_start, edge, end)
+            # A tile that met a bad key is done again, without that key.
+            again = sound_end < end
+            limit = gl.where(again, sound_end, 2**30)
+            nth -= again.to(gl.int32)
         nth += 1
         place = _turn(nth)
+    _let_rest_begin(1)
     mbarrier.wait(query_emptied, query_phase)
     _tell(told, item_told, 0, 0, 0, 0, 0, 0, 0)
+
+
+@gluon.jit
+def _let_rest_begin(rows):
+    """Let the next launch begin if it has rows to compute beside this one.
+
+    Else it begins at the end, as it makes the first round of this one 3 to 5 us longer.
+    """
+    if rows > 0:
+        _control("griddepcontrol.launch_dependents")
 
 
 @gluon.jit

@@ -57,9 +57,8 @@ def _list_tiles(
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
     splits = _in_order(kv, batch)
-    sound, tiles, chunks, _length = requested_work(
-        q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
-    )
+    sound = existing_keys(kv_start, kv_len, num_kv_indices)
+    tiles, chunks, _length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
     nth = tile - first_tile(q_start, request, QUERIES)
     mine = (chunks == 1) & (nth >= 0) & (nth < tiles)
     is_short = (tiles == 0) & (nth >= 0) & (QUERIES * nth < q_len)
@@ -94,7 +93,8 @@ def _list_chunks(
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
-    _sound, tiles, chunks, length = requested_work(q_len, kv_start, kv_len, num_kv_indices, True, QUERIES, CHUNK, SHORT)
+    sound = existing_keys(kv_start, kv_len, num_kv_indices)
+    tiles, chunks, length = requested_work(q_len, kv_len, sound, True, QUERIES, CHUNK, SHORT)
     if chunks > 1:
         splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
@@ -131,15 +131,12 @@ def _in_order(pointer, batch):
 
 
 @triton.jit
-def requested_work(
-    q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr
-):
-    """Of each request: its keys that exist, its tiles (none if `short` takes it), its chunks, keys per chunk."""
-    sound = existing_keys(kv_start, kv_len, num_kv_indices)
+def requested_work(q_len, kv_len, sound, splits, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr):
+    """Of each request, `sound` of whose keys exist: its tiles (none if `short` takes it), chunks and keys in each."""
     ours = (q_len > 0) & (sound > SHORT)
     q_len = tl.where(ours, q_len, 1)
     chunks, length = count_chunks(q_len, kv_len, sound, ours & splits, QUERIES, CHUNK)
-    return sound, tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
+    return tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
 
 
 @triton.jit
@@ -166,9 +163,8 @@ def _count_earlier(
         out_of_order += tl.sum(((q_start < 0) | (q_end < q_start) | (q_end > total_q)).to(tl.int32), 0)
         q_len = q_end - q_start
         kv_len = tl.maximum(kv_end - kv_start, 0)
-        sound, tiles, chunks, length = requested_work(
-            q_len, kv_start, kv_len, num_kv_indices, splits, QUERIES, CHUNK, SHORT
-        )
+        sound = existing_keys(kv_start, kv_len, num_kv_indices)
+        tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
         # Tile i sees prefix + QUERIES * (i + 1) keys, the last one all, and none more than exist.
         prefix = tl.minimum(tl.maximum(kv_len - q_len, -(2**30)), 2**30).to(tl.int32)[None, :]
         sound = sound.to(tl.int32)[None, :]

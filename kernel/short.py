@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
-from .launch import wait_for_launch
+from .launch import fetch, wait_for_launch
 from .lookup import existing_keys, find_row
 
 
@@ -49,6 +49,9 @@ def short(
     pages = (kv_indices, index_step, num_kv_indices, num_pages)
     results = ((output, output_row, output_head, output_dim), (lse, lse_row, lse_head))
     program = tl.program_id(0)
+    if num_kv_indices > 0:
+        # Page ids come while the program waits for row pointers.
+        fetch(kv_indices + tl.minimum(tl.arange(0, SHORT), num_kv_indices - 1) * index_step, WAIT)
     if ROWS == "one":
         find_and_attend(
             queries, ckv, kpe, qo, kv, pages, results, program, scale, total_q, batch,

@@ -25,6 +25,8 @@ def split_length(q_len, kv_len, QUERIES: tl.constexpr, CHUNK: tl.constexpr):
     the first case, cdiv(q_len, QUERIES) < kv_len / (4 * CHUNK) in the second: less than 2 * kv_len / CHUNK in both, as
     QUERIES is at most 4.
     """
+    # More queries make no difference, as there are less than 2^30 keys, and 32 bits hold the product.
+    q_len = tl.minimum(q_len, 2**22)
     return tl.where(kv_len <= 8 * CHUNK, CHUNK * q_len, 4 * CHUNK * tl.cdiv(q_len, QUERIES))
 
 
