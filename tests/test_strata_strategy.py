@@ -151,3 +151,20 @@ def test_a_long_context_of_few_queries_goes_past_the_chunks_that_are_merged_at_a
     source, seen = cases(EVERYTHING, ["lengths:long-context"], budget=GPU), []
     explore(source, 0, 32, lambda case: seen.extend(case.lengths), shrink=False)
     assert sum(kv_len == LONGEST and q_len <= MOST_SPLIT for _, q_len, kv_len in seen) >= 3
+
+
+@pytest.mark.parametrize(
+    "strata",
+    [
+        ("lengths:masked-rows", "pages:just-past"),
+        ("lengths:tiny", "layout:index-stepped"),
+        ("lengths:decode", "lengths:key-edge", "values:nonfinite-hidden"),
+        ("lengths:single", "lengths:prefix-edge", "pages:from-zero", "values:nonfinite-beyond"),
+    ],
+    ids=" ".join,
+)
+def test_strata_that_say_something_together_are_drawn_together(strata: tuple[str, ...]) -> None:
+    *those, last = strata
+    such = [names for case in sample(cases(EVERYTHING, budget=CPU), 1500) if {*those} <= {*(names := strata_of(case))}]
+    assert len(such) >= 20
+    assert 0.2 < sum(last in names for names in such) / len(such) < 0.7

@@ -1,7 +1,8 @@
 """What is checked of a kernel on a case; `judge` runs all of it.
 
 Always, as far as the case defines results: alive, written, in-bounds, inputs-untouched, output, lse, empty-rows. The
-checks that call the kernel again (`invariance.INVARIANCES`) are costly: each case draws about one of them.
+checks that call the kernel again (`invariance.INVARIANCES`) are costly: each case draws about one of them, besides
+batch-invariant.
 """
 
 from collections.abc import Set
@@ -29,9 +30,6 @@ from kernel.contract import Inputs
 __all__ = ["CHECKS", "Finding", "Verdict", "is_made", "judge", "judge_inputs", "needs_device"]
 
 CHECKS = (*ONCE, *INVARIANCES)
-
-# An invariance is drawn for one in this many cases.
-_RARITY = 6
 
 
 def judge(
@@ -130,7 +128,8 @@ def _run_checks(
 
 
 def _drawn(case: Case, contract: Set[str]) -> set[str]:
-    """The invariance checks of a case: of those that its contract and its size allow, each one in `_RARITY` times."""
+    """The invariance checks of a case: of those that its contract and its size allow, each in one case of as many as it
+    says."""
     if not INDPTRS[case.indptr].valid:
         return set()
     text, sparse = str(case), is_sparse(case)
@@ -139,7 +138,7 @@ def _drawn(case: Case, contract: Set[str]) -> set[str]:
         for name, invariance in INVARIANCES.items()
         if invariance.promise in contract
         and not (invariance.copies and sparse)
-        and _digest(f"{name} {text}") % _RARITY == 0
+        and _digest(f"{name} {text}") % invariance.one_in == 0
     }
 
 

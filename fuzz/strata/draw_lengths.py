@@ -31,7 +31,7 @@ LONGEST = 128 * LONG_CHUNKS[1] + 1  # more chunks than our kernel merges at a ti
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
-    "single": 9, "ragged": 9, "masked-rows": 9, "no-queries": 1, "splits": 15, "crowd": 5, "server": 3,
+    "single": 9, "ragged": 9, "masked-rows": 12, "no-queries": 1, "splits": 15, "crowd": 8, "server": 3,
     "many-requests": 4, "long-context": 2, "huge-q": 8,
 }  # fmt: skip
 # parts of the budget that a case may use: most are cheap
@@ -131,16 +131,20 @@ def _tiny(d: _Drawing) -> list[Run]:
 
 def _two_rounds(d: _Drawing) -> list[Run]:
     low, high = d.one_of(TWO_ROUNDS)
-    return [(1, d.integer(1, 3), d.integer(low, high)) for _ in range(d.integer(1, 2))]
+    return [(1, d.one_of((1, 1, 2, 3)), d.integer(low, high)) for _ in range(d.integer(1, 3))]
 
 
 def _decode(d: _Drawing) -> list[Run]:
+    """Any number of keys, or whole tiles of them."""
     count = d.integer(1, min(6, d.tiles))
-    return [(1, 1, d.keys(1, count)) for _ in range(count)]
+    whole = d.most_keys(1, count) // TILE_KEYS
+    return [(1, 1, d.one_of((d.keys(1, count), TILE_KEYS * d.integer(1, whole)))) for _ in range(count)]
 
 
 def _no_prefix(d: _Drawing) -> list[Run]:
-    q_len = d.queries()
+    """Any number of queries, or a few more than short requests have keys."""
+    affordable = [keys for keys in SHORT if tiles(((1, keys + 9, keys + 9),)) <= d.most]
+    q_len = d.one_of((d.queries(), d.one_of(affordable or SHORT[:1]) + d.integer(1, 9)))
     return d.among((1, q_len, q_len), 1)
 
 
@@ -168,7 +172,8 @@ def _masked_rows(d: _Drawing) -> list[Run]:
     few = (1, q_len, d.integer(1, q_len - 1))
     affordable = [keys for keys in SHORT if tiles(((1, keys + 20, keys + 9),)) <= d.most]
     kv_len = d.one_of(affordable or SHORT[:1]) + d.integer(1, 9)
-    return d.among(d.one_of((few, (1, kv_len + d.integer(1, 11), kv_len))), 2)
+    longer = (1, kv_len + d.integer(1, 11), kv_len)
+    return d.among(d.one_of((few, longer, longer)), 2)
 
 
 def _empty_kv(d: _Drawing) -> list[Run]:
@@ -204,15 +209,18 @@ def _splits(d: _Drawing) -> list[Run]:
     affordable = [kv_len for kv_len in whole if kv_len <= TILE_KEYS * d.most // 2]
     kv_len = d.one_of(affordable) + d.one_of((1, 1, q_len, 0, -1))
     chunk = d.one_of(CHUNKS)
-    requests = [(1, d.one_of((1, 1, 2)), d.integer(chunk // 2, 2 * chunk)) for _ in range(d.integer(1, 2))]
+    about = [d.integer(d.one_of((chunk // 2, chunk + 1)), 2 * chunk) for _ in range(d.integer(1, 2))]
+    requests = [(1, d.one_of((1, 1, 1, 2)), keys) for keys in about]
     requests.insert(d.integer(0, len(requests)), (1, q_len, kv_len))
     return requests
 
 
 def _crowd(d: _Drawing) -> list[Run]:
-    """The last request is the one that is hard to find."""
-    crowd = d.one_of(CROWDS)
-    return [(d.integer(crowd + 1, crowd + 9), 0, d.one_of((0, 1))), d.request(2)]
+    """The last request is the one that is hard to find; or each is, with a query and a key of its own."""
+    crowd = d.one_of((CROWDS[0], *CROWDS))
+    count = d.integer(crowd + 1, crowd + 9)
+    q_len, kv_len = d.one_of(((0, 0), (0, 1), (1, 1))[: 3 if count < d.most else 2])
+    return [(count, q_len, kv_len), d.one_of((d.request(2), (1, 1, d.integer(1, SHORT[0] // 2))))]
 
 
 def _server(d: _Drawing) -> list[Run]:

@@ -142,18 +142,27 @@ _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8
 # of the other names, what is drawn more often than the rest: `wide` says something of half of the operands,
 # `index-packed` where keys are claimed that are not there
 _OFTEN = {"layout:wide": 3, "layout:index-packed": 2}
-# what a stratum has to say, it says together with these: half of its cases have one of them in that family
-_TOGETHER = {
-    "lengths:tiny": ("indptr:kv-past-end",),  # claims more keys than there are in the batch
-    "lengths:two-rounds": ("pages:garbage", "indptr:kv-past-end"),  # in either round
-    "lengths:query-edge": ("values:nonfinite-hidden",),  # no row of a tile is idle, and not all see the key
-    "lengths:no-prefix": ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
-    "lengths:masked-rows": ("values:nonfinite-beyond",),  # the first key past an edge is the first of all
-    "lengths:splits": ("values:logits-below",),  # a chunk that holds nothing wins
-    "layout:index-packed": ("indptr:kv-before-start",),  # what is there could be a page
-    "pages:aliases": ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
-    "values:power-of-two": ("scale:ln2",),
-    "values:correlated": ("scale:ln2",),
+# what strata have to say, they say together with these: half of the cases of all of the former have one of the latter
+# in its family
+_TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {
+    # claims more keys than there are in the batch; and a short request has its own way to step through its pages
+    ("lengths:tiny",): ("indptr:kv-past-end", "layout:index-stepped"),
+    ("lengths:two-rounds",): ("pages:garbage", "indptr:kv-past-end"),  # in either round
+    ("lengths:query-edge",): ("values:nonfinite-hidden",),  # no row of a tile is idle, and not all see the key
+    ("lengths:no-prefix",): ("values:nonfinite-beyond",),  # rows of one tile see some of it, all of it, and none
+    # where a page that is missing is among the few that one row of a tile sees, and the next one does not
+    ("lengths:no-prefix", "lengths:query-edge"): ("pages:just-past",),
+    # the first key past an edge is the first of all, or the page that is missing
+    ("lengths:masked-rows",): ("values:nonfinite-beyond", "pages:just-past"),
+    ("lengths:splits",): ("values:logits-below",),  # a chunk that holds nothing wins
+    ("lengths:decode", "lengths:key-edge"): ("values:nonfinite-hidden",),  # tiles of which all keys are seen
+    ("layout:index-packed",): ("indptr:kv-before-start",),  # what is there could be a page
+    # the last key, which not all rows see, is in the last page of the cache
+    ("lengths:single", "lengths:prefix-edge"): ("pages:from-zero",),
+    ("lengths:single", "lengths:prefix-edge", "pages:from-zero"): ("values:nonfinite-beyond",),
+    ("pages:aliases",): ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
+    ("values:power-of-two",): ("scale:ln2",),
+    ("values:correlated",): ("scale:ln2",),
 }
 _HEAVY_LENGTHS = frozenset({"many-requests", "long-context", "huge-q"})
 _TAIL = (1, 2, 3, 7, 17, 70)
@@ -175,7 +184,7 @@ def _pool(family: str, names: list[str]) -> list[str]:
 
 def _partners(family: str, pool: list[str], so_far: list[str]) -> list[str]:
     """Names of the pool that strata chosen so far go together with, about as many as the pool has."""
-    full = [name for stratum in so_far for name in _TOGETHER.get(stratum, ())]
+    full = [name for strata, names in _TOGETHER.items() if set(strata) <= set(so_far) for name in names]
     names = [name for name in pool if f"{family}:{name}" in full]
     return names * (len(pool) // len(names)) if names else []
 

@@ -292,8 +292,12 @@ def _seen_by_all(rows: Rows) -> torch.Tensor:
 
 
 def _past_an_edge(rows: Rows) -> torch.Tensor:
-    """The key just past what one of the request's queries sees; later queries see it."""
-    return rows.position == (rows.prefix + 1 + rows.of_request("spoiled key", rows.q_len - 1)).clamp(min=0)
+    """The key just past what one of the request's queries sees; later queries see it. In a quarter of the requests that
+    is the first query, in half of them the last but one, which the last key alone is past."""
+    last = (rows.q_len - 2).clamp(min=0)
+    kind = rows.of_request("spoiled edge", 4)
+    query = torch.where(kind == 0, 0, torch.where(kind <= 2, last, rows.of_request("spoiled key", rows.q_len - 1)))
+    return rows.position == (rows.prefix + 1 + query).clamp(min=0)
 
 
 def _spoiled_queries(rows: Rows) -> Pair:
