@@ -57,3 +57,15 @@ def test_no_row_is_written_where_query_pointers_are_out_of_order(qo):
 def test_key_pointers_that_fall_or_lead_outside_are_taken_alike(kv):
     inputs = make_inputs([(1, 200), (3, 200), (2, 100)])
     _assert_same(replace(inputs, kv_indptr=torch.tensor(kv, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("kv", [[0, 2**33 + 20, 40, 500], [2**33, 2**33 + 300, 450, 500]])
+def test_key_pointers_of_more_than_32_bits_are_not_cut_to_32(kv):
+    inputs = make_inputs([(1, 200), (3, 200), (2, 100)])
+    _assert_same(replace(inputs, kv_indptr=torch.tensor(kv)))
+
+
+def test_query_pointers_of_more_than_32_bits_are_out_of_order():
+    qo = torch.tensor([2**32, 2**32 + 3, 2**32 + 6, 2**32 + 9])
+    output, _ = _results(replace(make_inputs([(3, 40), (3, 40), (3, 10)]), qo_indptr=qo), rounds=1 << 20)
+    assert (output == _SENTINEL).all()
