@@ -153,7 +153,20 @@ _SAME: dict[str, tuple[str, ...]] = {
     "requests of one query are not split: speed": ("is_split: q_len > 0 -> q_len > 1",),
     "what has no queries has slots of its own, which nobody merges": ("is_split: q_len > 0 -> q_len >= 0",),
     "the padding has no keys": ("is_split: request < batch -> request <= batch",),
+    "page ids come into the cache before they are loaded, which nothing is taken from: speed": (
+        "short: num_kv_indices > 0 -> num_kv_indices >= 0",
+        "short: num_kv_indices > 0 -> num_kv_indices > 1",
+        "short: kv_indices + tl.minimum(tl.arange(0, SHORT),  ... es - 1) * index_step -> kv_indices - "
+        "tl.minimum(tl.arange(0, SHORT),  ... es - 1) * index_step",
+        "short: tl.minimum(tl.arange(0, SHORT), num_kv_indices - 1) * index_step -> tl.minimum(tl.arange(0, SHORT), "
+        "num_kv_indices - 1) + index_step",
+        "short: tl.minimum(tl.arange(0, SHORT), num_kv_indices - 1) -> tl.arange(0, SHORT)",
+        "short: tl.minimum(tl.arange(0, SHORT), num_kv_indices - 1) -> num_kv_indices - 1",
+        "short: num_kv_indices - 1 -> num_kv_indices + 1",
+        "short: num_kv_indices - 1 -> num_kv_indices - 2",
+    ),
     "nothing is split any more: speed": (
+        "split_length: tl.minimum(q_len, 2 ** 22) -> 2 ** 22",
         "own_slots: 2 * kv_len -> 3 * kv_len",
         "own_slots: 2 * kv_len // CHUNK -> 2 * kv_len * CHUNK",
         "is_split: slot + own_slots(kv_len, CHUNK) - 1 -> slot + own_slots(kv_len, CHUNK) + 1",
@@ -269,6 +282,13 @@ _GPU: dict[str, tuple[str, ...]] = {
     ),
     "reads two rows past the cache and does not use them: for compute-sanitizer": (
         "first_unsound_key: pages[2] - 1 -> pages[2] + 1",
+    ),
+    "reads before qo_indptr where its first entry is above a row, of which no result is defined: for "
+    "compute-sanitizer": ("find_row: tl.maximum(reached, 1) -> reached",),
+    "requests of more than 4 million queries, which Hopper's kernel counts in 32 bits": (
+        "split_length: tl.minimum(q_len, 2 ** 22) -> q_len",
+        "split_length: 2 ** 22 -> 3 ** 22",
+        "split_length: 2 ** 22 -> 2 ** 23",
     ),
     "262,144 slots, which take 67 million keys": ("lone: program.to(tl.int64) -> program",),
     "decides between two kernels of a GPU, for more pages, keys or rows than a case has": (

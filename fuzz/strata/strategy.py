@@ -160,6 +160,7 @@ _TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {
     # the last key, which not all rows see, is in the last page of the cache
     ("lengths:single", "lengths:prefix-edge"): ("pages:from-zero",),
     ("lengths:single", "lengths:prefix-edge", "pages:from-zero"): ("values:nonfinite-beyond",),
+    ("pages:no-pages",): ("indptr:kv-min",),  # nothing is to be read, wherever keys are claimed
     ("pages:aliases",): ("index_dtype:int64", "index_dtype:int64-indices"),  # int32 has no id of 33 bits
     ("values:power-of-two",): ("scale:ln2",),
     ("values:correlated",): ("scale:ln2",),
