@@ -244,7 +244,10 @@ def _gather(
     items, requests, q_from, k_from, queries, even, odd, copies,
     LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
 ):  # fmt: skip
-    """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows."""
+    """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows.
+
+    `limit` is where the keys of a tile that is done again end.
+    """
     filled, emptied, query_filled, query_emptied, told, item_told = copies
     phase = 1
     query_phase = 1
