@@ -79,7 +79,7 @@ def let_next_begin(EARLY: tl.constexpr) -> None:
 def fetch(pointers, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]  # an annotation would be read by Triton
     """Begin to bring what `pointers` point to into the GPU's cache: who loads it later waits less.
 
-    Only on GPUs whose launches begin early, which are those that this has been measured on.
+    EARLY  on a GPU where launches may begin early; measured on an H200
     """
     if EARLY:
         tl.inline_asm_elementwise(

@@ -25,8 +25,6 @@ def split_length(q_len, kv_len, QUERIES: tl.constexpr, CHUNK: tl.constexpr):
     the first case, cdiv(q_len, QUERIES) < kv_len / (4 * CHUNK) in the second: less than 2 * kv_len / CHUNK in both, as
     QUERIES is at most 4.
     """
-    # More queries make no difference, as there are less than 2^30 keys, and 32 bits hold the product.
-    q_len = tl.minimum(q_len, 2**22)
     return tl.where(kv_len <= 8 * CHUNK, CHUNK * q_len, 4 * CHUNK * tl.cdiv(q_len, QUERIES))
 
 
@@ -60,7 +58,8 @@ def count_chunks(q_len, kv_len, sound, may, QUERIES: tl.constexpr, CHUNK: tl.con
     sound   how many of a request's keys exist
     may     where nothing but the lengths is left to decide; elsewhere there is one chunk
     """
-    length = split_length(q_len, sound, QUERIES, CHUNK)
+    # More queries make no difference with less than 2^30 keys (host.py), and 32 bits hold the product.
+    length = split_length(tl.minimum(q_len, 2**22), sound, QUERIES, CHUNK)
     return tl.where(may & (sound == kv_len), tl.cdiv(sound, length), 1), length
 
 

@@ -180,8 +180,8 @@ class Invariance:
 INVARIANCES = {
     "repeatable": Invariance("repeatable", False, repeatable),
     "page-invariant": Invariance("page-invariant", True, page_invariant),
-    # In every case: one request is computed, in an eighth of the time that all else takes in the interpreter, and what
-    # that shows depends on which request it is.
+    # In every case, though that costs a fifth of the cases that the interpreter gets through (docs/mutants.md): what it
+    # shows depends on which request is computed again.
     "batch-invariant": Invariance("batch-invariant", False, batch_invariant, one_in=1),
     "dead-content": Invariance("base", True, dead_content, rebuilds=True),
     "causality": Invariance("base", True, causality),

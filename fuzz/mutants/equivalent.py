@@ -166,7 +166,6 @@ _SAME: dict[str, tuple[str, ...]] = {
         "short: num_kv_indices - 1 -> num_kv_indices - 2",
     ),
     "nothing is split any more: speed": (
-        "split_length: tl.minimum(q_len, 2 ** 22) -> 2 ** 22",
         "own_slots: 2 * kv_len -> 3 * kv_len",
         "own_slots: 2 * kv_len // CHUNK -> 2 * kv_len * CHUNK",
         "is_split: slot + own_slots(kv_len, CHUNK) - 1 -> slot + own_slots(kv_len, CHUNK) + 1",
@@ -285,11 +284,6 @@ _GPU: dict[str, tuple[str, ...]] = {
     ),
     "reads before qo_indptr where its first entry is above a row, of which no result is defined: for "
     "compute-sanitizer": ("find_row: tl.maximum(reached, 1) -> reached",),
-    "requests of more than 4 million queries, which Hopper's kernel counts in 32 bits": (
-        "split_length: tl.minimum(q_len, 2 ** 22) -> q_len",
-        "split_length: 2 ** 22 -> 3 ** 22",
-        "split_length: 2 ** 22 -> 2 ** 23",
-    ),
     "262,144 slots, which take 67 million keys": ("lone: program.to(tl.int64) -> program",),
     "decides between two kernels of a GPU, for more pages, keys or rows than a case has": (
         "plan_of: 2 ** 31 -> 3 ** 31",
