@@ -441,6 +441,50 @@ def _patch_once(interpreter: Any) -> None:
     interpreter._patch_lang = _patch_lang
 
 
+def _types_are_remembered(interpreter: ModuleType) -> bool:
+    return bool(interpreter._get_np_dtype.__module__ == __name__)
+
+
+def _remember_types(interpreter: Any) -> None:
+    """Each operation makes its types, their shapes and a table of NumPy's dtypes anew: a third of all time.
+
+    What is made of a type, whose name says all of it, is taken over from the first time; nothing changes it afterwards.
+    """
+    core = interpreter.tl.core
+    make_type, make_tensor, np_dtype_of = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
+    types: dict[tuple[Any, ...], dict[str, Any]] = {}
+    tensors: dict[str, dict[str, Any]] = {}
+    np_dtypes: dict[str, Any] = {}
+
+    def make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *[size.value if isinstance(size, core.constexpr) else size for size in shape])
+        known = types.get(key)
+        if known is None:
+            make_type(self, element_ty, shape)
+            types[key] = vars(self).copy()
+        else:
+            vars(self).update(known)
+
+    def make_tensor_of_type(self: Any, handle: Any, type: Any) -> None:
+        known = tensors.get(type.name) if self.__class__ is core.tensor else None
+        if known is None:
+            make_tensor(self, handle, type)
+            if self.__class__ is core.tensor:
+                tensors[type.name] = vars(self).copy()
+        else:
+            vars(self).update(known)
+            self.handle = handle
+
+    def get_np_dtype(tt_dtype: Any) -> Any:
+        known = np_dtypes.get(tt_dtype.name)
+        if known is None:
+            known = np_dtypes[tt_dtype.name] = np_dtype_of(tt_dtype)
+        return known
+
+    interpreter._get_np_dtype = get_np_dtype
+    core.block_type.__init__, core.tensor.__init__ = make_block_type, make_tensor_of_type
+
+
 def _overflow_is_ignored(interpreter: ModuleType) -> bool:
     options = interpreter.interpreter_builder.options
     return options.debug or not options.sanitize_overflow
@@ -494,5 +538,6 @@ _REPAIRS: dict[str, tuple[Callable[[ModuleType], bool], Callable[[ModuleType], N
     "types of arguments": (_annotated_arguments_are_typed, _type_annotated_arguments),
     "loop bounds": (_loop_bounds_are_right, _mend_loop_bounds),
     "cost of device functions": (_patching_is_done_once, _patch_once),
+    "cost of types": (_types_are_remembered, _remember_types),
     "cost of integer operations": (_overflow_is_ignored, _ignore_overflow),
 }

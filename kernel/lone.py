@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, store_rows
-from .launch import wait_for_launch
+from .early import wait_for_launch
 from .lookup import existing_keys, extent, find_request, first_slot
 from .split import is_split, split_length, store_slot
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .attend import elements
-from .launch import wait_for_launch
+from .early import wait_for_launch
 from .lookup import extent, first_slot
 from .split import is_split, split_length
 

@@ -40,10 +40,11 @@ class Plan:
     once, few    keys up to which it takes them at once, and in its smaller tile
     shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
-    at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
+    at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more, and then
+    slices       programs or turns share the columns of a row
     listed       longer requests go to prefill_hopper.py, which works through items, not to `prefill`
     rounds       items per program up to which programs find those of several requests without a list, see found.py
-    early        the GPU can start a launch while the one before ends, see launch.py
+    early        the GPU can start a launch while the one before ends, see early.py
     """
 
     tile: Tile
@@ -56,6 +57,7 @@ class Plan:
     mergers: int = 2048
     at_once: int = 8
     merge_round: int = 64
+    slices: int = 8
     listed: bool = False
     rounds: int = 2
     early: bool = False
@@ -132,7 +134,7 @@ class Plan:
 
     @cached_property
     def _rounds(self) -> dict[str, int]:
-        return {"AT_ONCE": self.at_once, "ROUND": self.merge_round, "SLICES": 8}
+        return {"AT_ONCE": self.at_once, "ROUND": self.merge_round, "SLICES": self.slices}
 
     @cached_property
     def _shared(self) -> dict[str, int]:
@@ -147,7 +149,17 @@ _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LO
 _SMALL = Plan(_LONE, _LONE)
 # Triton's interpreter on the CPU runs one program after the other: few of them, but every path within few keys.
 _INTERPRETER = Plan(
-    _HOPPER.tile, _LONE, chunk=128, short=16, once=8, few=4, shorts=4, mergers=1, at_once=2, merge_round=2
+    _HOPPER.tile,
+    _LONE,
+    chunk=128,
+    short=16,
+    once=8,
+    few=4,
+    shorts=4,
+    mergers=1,
+    at_once=2,
+    merge_round=2,
+    slices=2,
 )
 _EMULATED = replace(_INTERPRETER, listed=True)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, first_unsound_key, store_rows
-from .launch import wait_for_launch
+from .early import wait_for_launch
 from .lookup import existing_keys, extent, find_request, first_tile
 from .split import is_split
 

@@ -100,7 +100,7 @@ def prefill_hopper(
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     LISTED    items come from the list, else each program finds its own, see found.py
     """
-    # Waits for the launch before, as wait_for_launch in launch.py does.
+    # Waits for the launch before, as wait_for_launch in early.py does.
     _control("griddepcontrol.wait")
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     queries = _rows_in_shared_memory(DTYPE)

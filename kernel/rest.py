@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
+from .early import wait_for_launch
 from .found import LANES, has_short_rows, look, pick
-from .launch import wait_for_launch
 from .listing import ROW, ROW_COUNT, ROWS_TAKEN, load_row
 from .lookup import extent
 from .merge import count_shares, merge_share

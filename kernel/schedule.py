@@ -14,7 +14,7 @@ row, and the list is empty. Where those of the keys fall, nothing is split, as s
 import triton
 import triton.language as tl
 
-from .launch import let_next_begin, wait_for_launch
+from .early import let_next_begin, wait_for_launch
 from .listing import ROW, store_header, store_item, store_row
 from .lookup import existing_keys, extent, find_requests, first_slot, first_tile
 from .split import count_chunks

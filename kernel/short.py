@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
-from .launch import fetch, wait_for_launch
+from .early import fetch, wait_for_launch
 from .lookup import existing_keys, find_row
 
 

@@ -432,6 +432,28 @@ def test_integer_arguments_have_their_annotated_type():
     assert target.tolist() == [511 * 2**24, max((i * 2**24 + 2**31) % 2**32 - 2**31 for i in range(512))]
 
 
+@triton.jit
+def many_types(target, N: tl.constexpr, M: tl.constexpr):
+    for _ in range(2):  # made anew, and remembered
+        few = tl.arange(0, N)
+        assert (few.dtype, few.shape, few.numel) == (tl.int32, [N], N)
+        assert (few.to(tl.int64).dtype, tl.arange(0, M).shape, few[:, None].shape) == (tl.int64, [M], [N, 1])
+        places = target + few
+        assert places.dtype == tl.pointer_type(tl.int32)
+        assert (few.to(tl.float32) + 0.5).handle.data.dtype == np.float32
+        tl.store(places, few)
+
+
+@interpreted
+def test_remembered_types_are_told_apart():
+    target = torch.zeros(4, dtype=torch.int32)
+    many_types[(2,)](target, N=4, M=8)
+    assert target.tolist() == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="power of 2"):
+            tl.block_type(tl.int32, [3])
+
+
 # Probing
 
 
