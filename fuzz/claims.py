@@ -23,6 +23,7 @@ OURS = "kernel:run"
 CLAIMS = {
     OURS: Claim("hardened"),
     "kernel.emulated:run": Claim("hardened"),
+    "kernel.portable:run": Claim("hardened"),
     "fuzz.adapters.flashinfer_mla:run": Claim("definition", profile="flashinfer"),
     "fuzz.adapters.sglang_extend:run": Claim("serving", without=("lse", "masked-rows", "padding", "stream-ordered")),
     "fuzz.adapters.torch_sdpa:run": Claim("serving", without=("lse", "stream-ordered")),

@@ -79,7 +79,7 @@ def call(
     sm_scale = check_operands(inputs)
     check_results(inputs, output, lse)
     if inputs.device.type == "cpu" and not INTERPRETED:
-        return _run_on_gpu(inputs, output, lse)
+        return _run_on_gpu(inputs, output, lse, plan_for)
     if output is None:
         output = torch.empty_like(inputs.q_nope, memory_format=torch.contiguous_format)
     if lse is None:
@@ -90,7 +90,7 @@ def call(
 
 
 def _run_on_gpu(
-    inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None
+    inputs: Inputs, output: torch.Tensor | None, lse: torch.Tensor | None, plan_for: PlanFor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not torch.cuda.is_available():
         raise RuntimeError(
@@ -98,7 +98,8 @@ def _run_on_gpu(
             "or set TRITON_INTERPRET=1"
         )
     q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices = (tensor.cuda() for tensor in inputs.tensors)
-    gpu_output, gpu_lse = run(q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, inputs.sm_scale)
+    on_gpu = Inputs(q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, inputs.sm_scale)
+    gpu_output, gpu_lse = call(on_gpu, None, None, plan_for)
     return (
         gpu_output.cpu() if output is None else output.copy_(gpu_output),
         gpu_lse.cpu() if lse is None else lse.copy_(gpu_lse),

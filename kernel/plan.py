@@ -173,10 +173,14 @@ def plan_for(capability: tuple[int, int]) -> Plan:
 @cache
 def plan_on(device: torch.device, listable: bool) -> Plan:
     """The plan for a device; `listable`: rows move in 16-byte pieces, and 32 bits hold every count."""
-    if device.type == "cpu":
-        return _INTERPRETER
-    capability = torch.cuda.get_device_capability(device)
-    return _LISTED if listable and why_not_listed(capability) is None else plan_for(capability)
+    if device.type == "cuda" and listable and why_not_listed(torch.cuda.get_device_capability(device)) is None:
+        return _LISTED
+    return plan_portable(device, listable)
+
+
+def plan_portable(device: torch.device, listable: bool) -> Plan:
+    """The plan for a device without what one architecture alone can run, whether `listable` or not; see portable.py."""
+    return _INTERPRETER if device.type == "cpu" else plan_for(torch.cuda.get_device_capability(device))
 
 
 def plan_emulated(device: torch.device, listable: bool) -> Plan:

@@ -1,6 +1,7 @@
 """The production kernel against the golden reference, and each promise of its contract on a small case of its own.
 
-On a GPU where there is one, otherwise in Triton's interpreter, there as Hopper runs it as well.
+On a GPU where there is one, on Hopper as other GPUs run it as well; otherwise in Triton's interpreter, there as Hopper
+runs it as well.
 """
 
 import itertools
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import kernel
-from kernel import emulated
+from kernel import emulated, portable
 from kernel.contract import Inputs
 from reference import bounds
 from tests.reference_inputs import make_inputs
@@ -25,12 +26,15 @@ def on_device(inputs: Inputs) -> Inputs:
     return Inputs(*(value.to(DEVICE) if isinstance(value, torch.Tensor) else value for value in values))
 
 
-@pytest.fixture(autouse=True, params=["kernel.run"] if DEVICE == "cuda" else ["kernel.run", "kernel.emulated.run"])
+RUNS = [kernel.run, *([emulated.run] if DEVICE == "cpu" else [portable.run] if ON_HOPPER else [])]
+
+
+@pytest.fixture(autouse=True, params=RUNS, ids=lambda run: f"{run.__module__}.run".replace(".host", ""))
 def hopper(request) -> bool:
     """Whether long requests may go to the kernel for Hopper; `run` runs what it says in the test."""
     global _run
-    _run = kernel.run if request.param == "kernel.run" else emulated.run
-    return ON_HOPPER or _run is emulated.run
+    _run = request.param
+    return _run is (kernel.run if ON_HOPPER else emulated.run)
 
 
 def run(inputs: Inputs, **buffers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

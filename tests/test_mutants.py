@@ -325,8 +325,9 @@ def test_cases_that_can_show_a_mutant_are_tried_from_the_cheapest_on(monkeypatch
     seen, unseen = frozenset({("k.py", 11)}), frozenset({("k.py", 9)})
     passed = {1: Passed(3.0, seen), 2: Passed(1.0, unseen), 3: Passed(2.0, seen)}  # the fourth was not tried
     control = Outcome(Planted("the unchanged kernel", CONTROL, {}), SURVIVED, passed=passed)
-    assert session._turns(planted, control, 4, "cpu") == [3, 1, 4]
-    assert session._turns(planted, control, 4, "cuda") == [1, 2, 3, 4]
+    cases = [Case(((1, 1, 1),), dtype=dtype) for dtype in ("float16", "bfloat16", "bfloat16", "float16", "bfloat16")]
+    assert session._turns(planted, control, cases[:4], "cpu") == [3, 1, 4]
+    assert session._turns(planted, control, cases, "cuda") == [2, 3, 5, 1, 4]  # by variant of the kernel
 
 
 def test_a_mutant_of_the_kernel_for_hopper_differs_from_that_kernel_in_one_module():

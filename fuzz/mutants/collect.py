@@ -18,6 +18,8 @@ from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.selftest import repository_sources
 from fuzz.options import UsageError
 
+FOR_HOPPER = "the unchanged kernel for Hopper"
+
 
 def collect(groups: Collection[str], only: Collection[str] = (), sample: int | None = None) -> list[Planted]:
     """The mutants of some groups, after what is not mutated: those named in `only`, or `sample` of each, or all.
@@ -44,27 +46,28 @@ def collect(groups: Collection[str], only: Collection[str] = (), sample: int | N
 
 def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
     if any(not planted.tests and planted.group != HOPPER for planted in mutants):
-        yield Planted("the unchanged kernel", CONTROL, {})
+        yield Planted("the unchanged kernel", CONTROL, run_of("portable"))
     if any(planted.group == HOPPER for planted in mutants):
-        yield Planted("the unchanged kernel for Hopper", CONTROL, emulated())
+        yield Planted(FOR_HOPPER, CONTROL, run_of("emulated"))
     tests = dict.fromkeys(test for planted in mutants for test in planted.tests)
     if tests:
         yield Planted("the unchanged judge", CONTROL, {}, tests=tuple(tests))
 
 
+def run_of(module: str) -> Sources:
+    """What has to change for the package's `run` to be that of one of its modules: of `portable`, so that a GPU which
+    has a kernel of its own runs what is mutated; of `emulated`, for the kernel for Hopper on a CPU."""
+    return apply([Edit("__init__.py", "from .host import run", f"from .{module} import run")], kernel_sources())
+
+
 def _named() -> Iterator[Planted]:
-    return _planted(NAMED, CATALOGUE, kernel_sources())
-
-
-def emulated() -> Sources:
-    """What has to change for `run` to be the kernel for Hopper, on a CPU."""
-    before, after = "from .host import run", "from .emulated import run"
-    return apply([Edit("__init__.py", before, after)], kernel_sources())
+    for planted in _planted(NAMED, CATALOGUE, kernel_sources()):
+        yield replace(planted, changed=planted.changed | run_of("portable"))
 
 
 def _hopper() -> Iterator[Planted]:
     for planted in _planted(HOPPER, MUTANTS, kernel_sources()):
-        yield replace(planted, changed=planted.changed | emulated())
+        yield replace(planted, changed=planted.changed | run_of("emulated"))
 
 
 def _judges() -> Iterator[Planted]:
@@ -79,8 +82,9 @@ def _generated() -> Iterator[Planted]:
             raise StaleEdit(f"fuzz/mutants/equivalent.py: the kernel has no mutant {name!r} any more")
     for name, mutant in mutants.items():
         yield Planted(
-            name, GENERATED, mutant.apply(sources), bug=mutant.kind, where=GPU if name in ON_A_GPU else ANYWHERE,
-            shown_by=ON_A_GPU.get(name, ""), equivalent=EQUIVALENT.get(name, ""),
+            name, GENERATED, mutant.apply(sources) | run_of("portable"), bug=mutant.kind,
+            where=GPU if name in ON_A_GPU else ANYWHERE, shown_by=ON_A_GPU.get(name, ""),
+            equivalent=EQUIVALENT.get(name, ""),
         )  # fmt: skip
 
 

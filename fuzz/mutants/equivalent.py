@@ -271,7 +271,6 @@ _GPU: dict[str, tuple[str, ...]] = {
         "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) != 1",
         "plan_of: vectors and fits -> vectors or fits",
         "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) == 2",
-        "plan_on: listable and why_not_listed(capability) is None -> listable or why_not_listed(capability) is None",
         "plan_of: 0 < num_pages < 2 ** 31 and positions < 2 **  ... ices.stride(0) == 1) -> 0 < num_pages < 2 ** 31 or "
         "positions < 2 ** 3 ... dices.stride(0) == 1",
         "plan_of: 0 < num_pages < 2 ** 31 -> 1 < num_pages < 2 ** 31",

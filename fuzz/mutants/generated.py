@@ -22,7 +22,7 @@ REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
 SKIPPED_FUNCTIONS = ("run", "call", "_run_on_gpu", "plan_emulated")
 # Functions that a GPU alone runs.
 ON_A_GPU = (
-    "_launch_hopper", "plan_for", "Plan.options", "Plan.items", "Plan.makes_list", "Plan.schedule_constants",
+    "_launch_hopper", "plan_on", "plan_for", "Plan.options", "Plan.items", "Plan.makes_list", "Plan.schedule_constants",
     "Plan.hopper_constants", "Plan.rest_constants", "find_requests", "count_chunks", "is_split_in_list",
     "why_not_listed",
 )  # fmt: skip

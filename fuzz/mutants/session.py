@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fuzz.case import Case
 from fuzz.describe import device_name
-from fuzz.mutants.collect import collect
+from fuzz.mutants.collect import FOR_HOPPER, collect
 from fuzz.mutants.known import Known
 from fuzz.mutants.mutant import CONTROL, GENERATED, GROUPS, HOPPER, JUDGE, SURVIVED, Planted
 from fuzz.mutants.package import kernel_sources
@@ -28,7 +29,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
     in_kernel = any(not planted.tests for planted in mutants)
     cases = draw_cases(parsed.seed, parsed.max_cases, device, parsed.strata) if in_kernel else []
     budget = Budget.of(device, len(cases))
-    controls: dict[bool, Outcome] = {}  # whether for Hopper -> the unchanged kernel
+    controls: dict[bool, Outcome] = {}  # whether for Hopper
 
     def work(planted: Planted) -> Work:
         if planted.tests:
@@ -36,7 +37,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
         # Of generated ones the tables show survivors alone.
         limits = replace(budget, shrink_seconds=0) if planted.group == GENERATED else budget
         control = controls[planted.group == HOPPER]
-        arguments = (planted.changed, cases, _turns(planted, control, len(cases), device), device, workers, limits)
+        arguments = (planted.changed, cases, _turns(planted, control, cases, device), device, workers, limits)
         return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
     about = {"strata": ",".join(parsed.strata)} if parsed.strata else {}
@@ -47,13 +48,13 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
             warm_up()
         for unchanged in [one for one in mutants if one.group == CONTROL and not one.tests]:
             mutants.remove(unchanged)
-            if unchanged.changed and device == "cuda":
-                continue  # those for Hopper are left out there
+            if unchanged.name == FOR_HOPPER and device == "cuda":
+                continue  # its mutants are left out there
             control = run.known.outcome_of(unchanged) or _survey(unchanged, cases, budget, run)
             run.tell(control)
             if control.state != SURVIVED:
                 return report
-            controls[bool(unchanged.changed)] = control
+            controls[unchanged.name == FOR_HOPPER] = control
     run.all_of(mutants, work)
     return report
 
@@ -120,13 +121,17 @@ def _survey(unchanged: Planted, cases: Sequence[Case], budget: Budget, run: _Run
     return Outcome(unchanged, SURVIVED, seconds=seconds, message=message, passed=passed)
 
 
-def _turns(planted: Planted, control: Outcome, count: int, device: str) -> list[int]:
-    """Numbers of the cases that can show a mutant. Those that took the unchanged kernel least come first: whichever
-    fails, a run that draws them in order has failed by then. On a GPU, where compiling takes the most, all of them in
-    order."""
-    numbers = range(1, count + 1)
+def _turns(planted: Planted, control: Outcome, cases: Sequence[Case], device: str) -> list[int]:
+    """Numbers of the cases that can show a mutant.
+
+    Those that take least come first: whichever fails, a run that draws them in order has failed by then. On a GPU,
+    where compiling takes most, cases of one variant of the kernel follow each other, those of the commonest first.
+    """
+    numbers = range(1, len(cases) + 1)
     if device == "cuda":
-        return [*numbers]
+        variants = [(case.dtype, case.index_dtype, case.layout) for case in cases]
+        often = Counter(variants)
+        return sorted(numbers, key=lambda number: (-often[variants[number - 1]], variants[number - 1], number))
     passed = control.passed
     where = places(planted.changed, kernel_sources() | control.planted.changed)
 

@@ -48,7 +48,7 @@ class Budget:
     @classmethod
     def of(cls, device: str, cases: int) -> Budget:
         """On a GPU the first case of each variant waits for the compiler."""
-        return cls(120 + cases / 2, 120, 20) if device == "cuda" else cls(30 + cases, 90, 5)
+        return cls(120 + cases / 2, 120, 5) if device == "cuda" else cls(30 + cases, 90, 5)
 
 
 def warm_up() -> None:

@@ -40,6 +40,11 @@ def _before_the_start(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: in
     kv_indptr[0] -= 1 + mix(key(seed, "before")) % 2
 
 
+def _more_rows(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+    last = mix(key(seed, "rows")) % 2 == 0
+    qo_indptr[-1 if last else _entry(qo_indptr, seed)] = INT_MAX
+
+
 def _swapped(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
     if (batch := kv_indptr.shape[0] - 1) > 0:
         first = mix(key(seed, "swapped")) % batch
@@ -107,9 +112,9 @@ INDPTRS = {
         spoil=_set(0, INT_MIN),
     ),
     "qo-max": Indptr(
-        doc="an entry of qo_indptr is INT_MAX: rows past the end are read and written",
+        doc="an entry of qo_indptr is INT_MAX, mostly the last: rows past the end are read and written",
         source="F30; FlashInfer #2236, SGLang PR #15601",
-        spoil=_set(0, INT_MAX),
+        spoil=_more_rows,
     ),
     "qo-falling": Indptr(
         doc="qo_indptr falls: a binary search for a row's request does not end, or ends anywhere",

@@ -140,8 +140,8 @@ def exclusion(case: Case, contract: frozenset[str], budget: Budget) -> str | Non
 # share of a family's first and simplest name; of families that are not here, all are alike
 _PLAIN = {"pages": 0.3, "values": 0.3, "layout": 0.4, "scale": 0.5, "dtype": 0.8, "index_dtype": 0.6, "indptr": 0.8}
 # of the other names, what is drawn more often than the rest: `wide` says something of half of the operands,
-# `index-packed` where keys are claimed that are not there
-_OFTEN = {"layout:wide": 3, "layout:index-packed": 2}
+# `index-packed` where keys are claimed that are not there; the others show what nothing else does
+_OFTEN = {"layout:wide": 3, "layout:index-packed": 2, "pages:aliases": 2, "pages:no-pages": 2, "indptr:qo-max": 3}
 # what strata have to say, they say together with these: half of the cases of all of the former have one of the latter
 # in its family
 _TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {
