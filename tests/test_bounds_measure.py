@@ -96,4 +96,5 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
 
 
 def test_a_quotient_of_zero_is_exact():
-    assert measure.division_error(torch.tensor([0.0, 1.0]), torch.tensor([1.5, 1.0])) == 0
+    numerator, denominator = torch.tensor([[0.0, 1.0], [1.5, 1.0]], device=DEVICE)
+    assert measure.division_error(numerator, denominator) == 0

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fuzz.journal import Reader
+from fuzz.machine import choose_device, visible_gpus
 from fuzz.units import CASES
 
 ROOT = Path(__file__).parent.parent
@@ -92,8 +93,8 @@ def clean(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
 def test_a_run_that_finds_nothing_exits_with_0_and_says_what_it_did(clean):
     directory, ended = clean
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    header = f"--kernel right:run --contract definition --profile default --max-cases {LIMIT} --seed 7 --device cpu"
-    assert f"mla-fuzz: {header}" in ended.stdout
+    header = f"--kernel right:run --contract definition --profile default --max-cases {LIMIT} --seed 7 --device "
+    assert f"mla-fuzz: {header}{choose_device('auto', visible_gpus())}" in ended.stdout
     assert f"mla-fuzz: 0 failures in {LIMIT} cases" in ended.stdout
     said = summary(directory)
     assert said["schema"] == 1 and said["kernel"] == "right:run" and said["contract"] == "definition"

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,11 @@ def test_half_a_line_is_cut_off_so_that_the_next_one_is_whole(tmp_path):
     ("arguments", "complaint"),
     [
         (["--resume", "nowhere"], "no run has left its journals there"),
-        (["--resume", "nowhere", "--ray", "local"], "no run has left its journals there"),
+        pytest.param(
+            ["--resume", "nowhere", "--ray", "local"],
+            "no run has left its journals there",
+            marks=pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+        ),
     ],
 )
 def test_what_cannot_be_resumed_is_said_in_a_line(arguments, complaint, tmp_path):

@@ -76,8 +76,9 @@ def test_a_run_finds_it_dumps_it_and_replays_it(tmp_path):
     ended = fuzz("run", "--sanitize", "memcheck", "--max-time", "75s", "--seed", "4", "-n", "1", "--out", "out")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [found["check"] for found in said["failures"]] == ["memcheck"], said["failures"]
     [failure] = said["failures"]
-    assert failure["check"] == "memcheck" and failure["bucket"].startswith("memcheck-global-read"), said["failures"]
+    assert failure["bucket"].startswith("memcheck-global-read"), failure
     assert said["checks"]["memcheck"]["cases"] >= said["checks"]["memcheck"]["failed"] >= 1 and not said["errors"]
     again = fuzz("replay", str(tmp_path / "out" / failure["path"]))
     assert again.returncode == 1 and again.stdout.startswith("FAILED memcheck-global-read"), again.stdout + again.stderr

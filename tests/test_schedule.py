@@ -10,6 +10,7 @@ from kernel import listing
 from kernel.plan import Plan, Tile
 from kernel.schedule import TILES_PER_PROGRAM, schedule
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADER, ITEM, ROW = listing.HEADER.value, listing.ITEM.value, listing.ROW.value
 _QUERIES, _CHUNK, _SHORT = 4, 256, 64
 _PLAN = Plan(Tile(_QUERIES, 64, 2, 2, 8), Tile(1, 64, 2, 4, 4), chunk=_CHUNK, short=_SHORT, listed=True)
@@ -25,13 +26,14 @@ def _run(qo, kv, total_q: int, num_kv_indices: int) -> tuple[bool, np.ndarray, n
     batch = len(qo) - 1
     capacity = _PLAN.items(total_q, batch, num_kv_indices)
     rows_at = (HEADER + capacity) * ITEM
-    table = torch.full((rows_at + ROW * total_q + 8,), -77, dtype=torch.int32)
+    table = torch.full((rows_at + ROW * total_q + 8,), -77, dtype=torch.int32, device=DEVICE)
     tile_programs = -(-_PLAN.tiles(total_q, batch) // TILES_PER_PROGRAM)
     programs = tile_programs + (batch if _PLAN.slots(num_kv_indices) else 0)
     schedule[(programs,)](
-        qo, kv, table, 1, 1, total_q, batch, num_kv_indices, tile_programs, rows_at, **_PLAN.schedule_constants
-    )
-    table = table.numpy()
+        qo.to(DEVICE), kv.to(DEVICE), table, 1, 1, total_q, batch, num_kv_indices, tile_programs, rows_at,
+        **_PLAN.schedule_constants,
+    )  # fmt: skip
+    table = table.cpu().numpy()
     count, splits, short_rows = table[:3].tolist()
     assert count <= capacity
     assert short_rows <= total_q

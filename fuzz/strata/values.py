@@ -269,7 +269,9 @@ def _spoil_keys(chosen: Callable[[Rows], torch.Tensor]) -> Callable[[Rows], Pair
         ckv, kpe = _keys(rows)
         at = (chosen(rows) & _spoiled_request(rows)).nonzero()[:, 0]
         content = torch.cat((ckv[at], kpe[at]), 1)
-        content.scatter_(1, rows.of_request("spoiled column", CKV_DIM + KPE_DIM)[at, None], _non_finite(rows)[at, None])
+        column, number = rows.of_request("spoiled column", CKV_DIM + KPE_DIM)[at, None], _non_finite(rows)[at, None]
+        # As integers: torch's scatter on a CPU changes the bits of a NaN.
+        content.view(torch.int16).scatter_(1, column, number.view(torch.int16))
         ckv[at], kpe[at] = content.split((CKV_DIM, KPE_DIM), 1)
         return ckv, kpe
 
