@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from fuzz.build import build, memory_bytes
 from fuzz.case import FAMILIES, Case, promises_needed, strata_of
 from fuzz.counts import Counts
-from fuzz.strata.draw_lengths import LONGEST
-from fuzz.strata.lengths import MOST_SPLIT
+from fuzz.strata.lengths import CROWDS, LONG_CHUNKS, MERGED, MOST_SHORT, MOST_SPLIT, SHORT, batch, total_q
 from fuzz.strata.reach import all_strata
 from fuzz.strata.strategy import CPU, GPU, Budget, cases, excluded, resolve
 from fuzz.units import explore
@@ -146,11 +145,19 @@ def minimal(strategy: st.SearchStrategy[Case], fails: Callable[[Case], bool], se
     )
 
 
-def test_a_long_context_of_few_queries_goes_past_the_chunks_that_are_merged_at_a_time() -> None:
-    """A merge that forgets to rescale beyond 128 chunks survived on GPUs: no context was longer than those."""
-    source, seen = cases(EVERYTHING, ["lengths:long-context"], budget=GPU), []
-    explore(source, 0, 32, lambda case: seen.extend(case.lengths), shrink=False)
-    assert sum(kv_len == LONGEST and q_len <= MOST_SPLIT for _, q_len, kv_len in seen) >= 3
+@pytest.mark.parametrize("name", ["lengths:long-context", "lengths:splits"])
+def test_contexts_of_few_queries_go_past_the_chunks_that_are_merged_at_a_time(name: str) -> None:
+    """A merge that forgets to rescale from one round of chunks to the next survived on GPUs."""
+    source, seen = cases(EVERYTHING, [name], budget=GPU), []
+    explore(source, 0, 128, lambda case: seen.extend(case.lengths), shrink=False)
+    past = MERGED * LONG_CHUNKS[1]
+    assert sum(kv_len > past and q_len <= MOST_SPLIT for _, q_len, kv_len in seen) >= 8
+
+
+def test_crowds_for_a_gpu_have_more_rows_than_programs_and_a_request_that_is_not_short() -> None:
+    drawn = [case.lengths for case in sample(cases(EVERYTHING, ["lengths:crowd"], budget=GPU), 128)]
+    assert sum(total_q(runs) > MOST_SHORT for runs in drawn) >= 8
+    assert sum(batch(runs) > CROWDS[1] and runs[-1][2] > SHORT[1] for runs in drawn) >= 8
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from fuzz.strata.lengths import (
     INT32_ROWS,
     LONG,
     LONG_CHUNKS,
+    MERGED,
+    MOST_SHORT,
     MOST_SPLIT,
     SHORT,
     TILE_KEYS,
@@ -27,7 +29,7 @@ from fuzz.strata.lengths import (
 
 T = TypeVar("T")
 Run = tuple[int, int, int]
-LONGEST = 128 * LONG_CHUNKS[1] + 1  # more chunks than our kernel merges at a time
+LONGEST = 2 * MERGED * LONG_CHUNKS[1] + 1
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
@@ -40,15 +42,15 @@ _PARTS = (8, 8, 4, 4, 2, 1)
 _CHOICES = 5
 
 
-def draw_runs(choices: Choices, names: Sequence[str], budget: int, most: int, *, masked: bool) -> Runs:
+def draw_runs(choices: Choices, names: Sequence[str], budget: int, most: int, *, masked: bool, on_gpu: bool) -> Runs:
     """Lengths of one of the strata `names`.
 
     `budget` is the number of tiles of ordinary cases, `most` that of cases about size; `masked` allows fewer keys than
-    queries.
+    queries. `on_gpu`: for a GPU, where our kernel works with larger pieces than in the interpreter.
     """
     name = choices.one_of([name for name in names for _ in range(_WEIGHTS.get(name, 6))])
     part = choices.one_of(_PARTS)
-    requests = _STRATA[name](_Drawing(choices, max(1, budget // part), most, masked))
+    requests = _STRATA[name](_Drawing(choices, max(1, budget // part), most, masked, on_gpu))
     choices.lengthen(_CHOICES)
     return as_runs(requests)
 
@@ -61,6 +63,7 @@ class _Drawing:
     tiles: int
     most: int
     masked: bool
+    on_gpu: bool
 
     def integer(self, low: int, high: int) -> int:
         return self.choices.integer(low, high)
@@ -143,8 +146,7 @@ def _decode(d: _Drawing) -> list[Run]:
 
 def _no_prefix(d: _Drawing) -> list[Run]:
     """Any number of queries, or a few more than short requests have keys."""
-    affordable = [keys for keys in SHORT if tiles(((1, keys + 9, keys + 9),)) <= d.most]
-    q_len = d.one_of((d.queries(), d.one_of(affordable or SHORT[:1]) + d.integer(1, 9)))
+    q_len = d.one_of((d.queries(), SHORT[d.on_gpu] + d.integer(1, 9)))
     return d.among((1, q_len, q_len), 1)
 
 
@@ -170,8 +172,7 @@ def _masked_rows(d: _Drawing) -> list[Run]:
     """Any number of queries, or a few more than keys, of which there are more than short requests have."""
     q_len = d.one_of((max(2, d.queries()), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
     few = (1, q_len, d.integer(1, q_len - 1))
-    affordable = [keys for keys in SHORT if tiles(((1, keys + 20, keys + 9),)) <= d.most]
-    kv_len = d.one_of(affordable or SHORT[:1]) + d.integer(1, 9)
+    kv_len = SHORT[d.on_gpu] + d.integer(1, 9)
     longer = (1, kv_len + d.integer(1, 11), kv_len)
     return d.among(d.one_of((few, longer, longer)), 2)
 
@@ -206,6 +207,8 @@ def _splits(d: _Drawing) -> list[Run]:
     q_len = d.one_of((1, 1, *range(2, MOST_SPLIT + 1)))
     lengths = (*(q_len * chunk for chunk in CHUNKS), *LONG_CHUNKS)
     whole = [chunk * count for chunk in lengths for count in (1, 2, 3, 17)]
+    if d.on_gpu:
+        whole += 2 * [LONG_CHUNKS[1] * (MERGED + 1)]
     affordable = [kv_len for kv_len in whole if kv_len <= TILE_KEYS * d.most // 2]
     kv_len = d.one_of(affordable) + d.one_of((1, 1, q_len, 0, -1))
     chunk = d.one_of(CHUNKS)
@@ -217,10 +220,13 @@ def _splits(d: _Drawing) -> list[Run]:
 
 def _crowd(d: _Drawing) -> list[Run]:
     """The last request is the one that is hard to find; or each is, with a query and a key of its own."""
-    crowd = d.one_of((CROWDS[0], *CROWDS))
+    crowd = d.one_of((CROWDS[0], *CROWDS, *([MOST_SHORT] if d.on_gpu else [])))
     count = d.integer(crowd + 1, crowd + 9)
     q_len, kv_len = d.one_of(((0, 0), (0, 1), (1, 1))[: 3 if count < d.most else 2])
-    return [(count, q_len, kv_len), d.one_of((d.request(2), (1, 1, d.integer(1, SHORT[0] // 2))))]
+    last = [d.request(2), (1, 1, d.integer(1, SHORT[0] // 2))]
+    if d.on_gpu:
+        last.append((1, d.integer(1, TILE_QUERIES + 1), SHORT[1] + d.integer(1, CHUNKS[1])))
+    return [(count, q_len, kv_len), d.one_of(last)]
 
 
 def _server(d: _Drawing) -> list[Run]:

@@ -25,6 +25,8 @@ TWO_ROUNDS = ((9, 16), (65, 128))
 # queries where there are many keys
 CHUNKS, LONG_CHUNKS = (128, 256), (512, 1024)
 MOST_SPLIT = 4  # queries of a request that `splits` are drawn for
+MERGED = 64  # chunks that our kernel merges at a time on a GPU
+MOST_SHORT = 1024  # short rows on a GPU with a program each; of more, programs take some in turn
 CROWDS = (31, 128)  # candidates that a search of our kernel looks at at once: of a row's request, of a tile's
 GRID_LIMIT = 65_535
 INT32_ROWS = (1 << 31) // (16 * 512)
@@ -191,7 +193,7 @@ LENGTHS = {
         holds=lambda runs: any(q <= MOST_SPLIT and _at_chunk(q, kv) for q, kv in _live(runs)),
     ),
     "crowd": Lengths(
-        doc="more than 31 or 128 requests, of one query or none: a search that looks at so many takes a second step",
+        doc="more than 31 or 128 requests, on GPUs 1,024, of one query or none: a search that looks at so many takes a second step",
         source="F11, F28; FlashInfer #3125",
         holds=lambda runs: batch(runs) > CROWDS[0],
     ),

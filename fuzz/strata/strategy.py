@@ -42,7 +42,7 @@ class Budget:
 # The interpreter takes about 5 ms for a tile and 20 ms for a program. On a GPU the verdict costs most: up to some 64
 # tiles a core does it in 50 ms. What is heavy there is cheap on the CPU, where untouched memory costs nothing.
 CPU = Budget("cpu", tiles=16, most_tiles=52, memory=1 << 30, heavy_one_in=1)
-GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=64)
+GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=24)
 
 
 def cases(contract: frozenset[str], strata: Iterable[str] | None = None, *, budget: Budget) -> st.SearchStrategy[Case]:
@@ -199,10 +199,10 @@ def _cases(contract: frozenset[str], allowed: dict[str, list[str]], budget: Budg
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
         choices = Choices(draw)
-        masked = "masked-rows" in contract
+        masked, on_gpu = "masked-rows" in contract, budget.device == "cuda"
         heavy = choices.integer(0, budget.heavy_one_in - 1) == budget.heavy_one_in - 1
         lengths = (allowed if heavy else light)["lengths"]
-        runs = draw_runs(choices, lengths, budget.tiles, budget.most_tiles, masked=masked)
+        runs = draw_runs(choices, lengths, budget.tiles, budget.most_tiles, masked=masked, on_gpu=on_gpu)
         chosen: dict[str, Any] = {"lengths": runs}
         so_far = [f"lengths:{name}" for name in labels(runs)]
         for family, pool in pools[heavy].items():
