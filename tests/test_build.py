@@ -161,6 +161,15 @@ def test_swapped_row_pointers_fall_once() -> None:
     assert build(Case((), indptr="kv-swapped")).kv_indptr.tolist() == [0]
 
 
+def test_rows_past_the_end_are_claimed_in_three_ways() -> None:
+    cases = [Case(((1, 2, 30), (1, 3, 5)), indptr="qo-max", poison="decoys", seed=seed) for seed in range(40)]
+    assert {tuple(build(case).qo_indptr.tolist()) for case in cases} >= {
+        (0, 2, 2**31 - 1),
+        (0, 2**31 - 1, 5),
+        (0, 5, 6),
+    }
+
+
 def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:
     inputs = build(Case(((1, 5, 12),), values="nonfinite-hidden"))
     pages = inputs.kv_indices.long()

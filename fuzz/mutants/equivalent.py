@@ -28,6 +28,13 @@ _SAME: dict[str, tuple[str, ...]] = {
         "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS",
     ),
     "both callers pass rows that see no more than `end` keys": ("attend: tl.minimum(sees, end) -> sees",),
+    "`attend` hides what lies past `end` from rows that see more": ("lone: head * 0 -> head + 0 (2)",),
+    "a request that ends at the row is not the last one that begins there, unless row pointers fall": (
+        "find_and_attend: row < q_end -> row <= q_end",
+    ),
+    "what `short` computes of longer requests, the launches after it write again": (
+        "find_and_attend: (sound <= SHORT) & (q_start <= row) -> (sound <= SHORT) | (q_start <= row)",
+    ),
     "a row that has seen nothing: -inf less any number is -inf, of weight 0": (
         "attend: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
     ),

@@ -41,8 +41,12 @@ def _before_the_start(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: in
 
 
 def _more_rows(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
-    last = mix(key(seed, "rows")) % 2 == 0
-    qo_indptr[-1 if last else _entry(qo_indptr, seed)] = INT_MAX
+    kind = mix(key(seed, "rows")) % 4
+    if kind >= 2:
+        qo_indptr[-2:] = qo_indptr[-1]
+        qo_indptr[-1] += 1
+    else:
+        qo_indptr[-1 if kind else _entry(qo_indptr, seed)] = INT_MAX
 
 
 def _swapped(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
@@ -112,7 +116,8 @@ INDPTRS = {
         spoil=_set(0, INT_MIN),
     ),
     "qo-max": Indptr(
-        doc="an entry of qo_indptr is INT_MAX, mostly the last: rows past the end are read and written",
+        doc="qo_indptr claims rows past the end, which are read and written: the last request begins there, or an "
+        "entry, mostly the last, is INT_MAX",
         source="F30; FlashInfer #2236, SGLang PR #15601",
         spoil=_more_rows,
     ),

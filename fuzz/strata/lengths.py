@@ -193,7 +193,8 @@ LENGTHS = {
         holds=lambda runs: any(q <= MOST_SPLIT and _at_chunk(q, kv) for q, kv in _live(runs)),
     ),
     "crowd": Lengths(
-        doc="more than 31 or 128 requests, on GPUs 1,024, of one query or none: a search that looks at so many takes a second step",
+        doc="more than 31 or 128 requests, on GPUs 1,024, of one query or none: a search that looks at so many takes a "
+        "second step",
         source="F11, F28; FlashInfer #3125",
         holds=lambda runs: batch(runs) > CROWDS[0],
     ),
