@@ -116,8 +116,7 @@ INDPTRS = {
         spoil=_set(0, INT_MIN),
     ),
     "qo-max": Indptr(
-        doc="qo_indptr claims rows past the end, which are read and written: the last request begins there, or an "
-        "entry, mostly the last, is INT_MAX",
+        doc="rows past the end are claimed: the last request begins there, or an entry of qo_indptr is INT_MAX",
         source="F30; FlashInfer #2236, SGLang PR #15601",
         spoil=_more_rows,
     ),
