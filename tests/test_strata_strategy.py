@@ -155,9 +155,10 @@ def test_contexts_of_few_queries_go_past_the_chunks_that_are_merged_at_a_time(na
 
 
 def test_crowds_for_a_gpu_have_more_rows_than_programs_and_a_request_that_is_not_short() -> None:
+    """One in twelve and one in four are expected."""
     drawn = [case.lengths for case in sample(cases(EVERYTHING, ["lengths:crowd"], budget=GPU), 128)]
-    assert sum(total_q(runs) > MOST_SHORT for runs in drawn) >= 8
-    assert sum(batch(runs) > CROWDS[1] and runs[-1][2] > SHORT[1] for runs in drawn) >= 8
+    assert sum(total_q(runs) > MOST_SHORT for runs in drawn) >= 3
+    assert sum(batch(runs) > CROWDS[1] and runs[-1][2] > SHORT[1] for runs in drawn) >= 12
 
 
 @pytest.mark.parametrize(

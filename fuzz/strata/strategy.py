@@ -42,7 +42,7 @@ class Budget:
 # The interpreter takes about 5 ms for a tile and 20 ms for a program. On a GPU the verdict costs most: up to some 64
 # tiles a core does it in 50 ms. What is heavy there is cheap on the CPU, where untouched memory costs nothing.
 CPU = Budget("cpu", tiles=16, most_tiles=52, memory=1 << 30, heavy_one_in=1)
-GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=24)
+GPU = Budget("cuda", tiles=128, most_tiles=1 << 17, memory=48 << 30, heavy_one_in=40)
 
 
 def cases(contract: frozenset[str], strata: Iterable[str] | None = None, *, budget: Budget) -> st.SearchStrategy[Case]:
