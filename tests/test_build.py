@@ -161,13 +161,16 @@ def test_swapped_row_pointers_fall_once() -> None:
     assert build(Case((), indptr="kv-swapped")).kv_indptr.tolist() == [0]
 
 
-def test_rows_past_the_end_are_claimed_in_three_ways() -> None:
-    cases = [Case(((1, 2, 30), (1, 3, 5)), indptr="qo-max", poison="decoys", seed=seed) for seed in range(40)]
-    assert {tuple(build(case).qo_indptr.tolist()) for case in cases} >= {
-        (0, 2, 2**31 - 1),
-        (0, 2**31 - 1, 5),
-        (0, 5, 6),
-    }
+@pytest.mark.parametrize(
+    ("name", "claims"),
+    [
+        ("qo-max", {(0, 2, 2**31 - 1), (0, 2**31 - 1, 5), (0, 5, 6)}),
+        ("qo-negative", {(-1, 0, 5), (-1, 2, 5), (0, -1, 5)}),
+    ],
+)
+def test_rows_outside_are_claimed_in_three_ways(name: str, claims: set[tuple[int, ...]]) -> None:
+    cases = [Case(((1, 2, 30), (1, 3, 5)), indptr=name, poison="decoys", seed=seed) for seed in range(40)]
+    assert {tuple(build(case).qo_indptr.tolist()) for case in cases} >= claims
 
 
 def test_the_score_of_a_hidden_key_is_minus_infinity_for_every_head() -> None:

@@ -26,8 +26,8 @@ from fuzz.mutants.mutant import (
     CONTROL,
     GENERATED,
     GPU,
+    GROUPS,
     HOPPER,
-    JUDGE,
     KILLED,
     NAMED,
     SURVIVED,
@@ -91,7 +91,7 @@ def test_an_edit_that_does_not_fit_fails_loudly(edit, message):
 
 def test_every_named_mutant_fits_its_source_and_every_equivalent_one_exists():
     """Fails when the kernel, the reference or the judge has changed: see to the mutant that the message names."""
-    planted = [one for one in collect((NAMED, HOPPER, JUDGE, GENERATED)) if one.group != CONTROL]
+    planted = [one for one in collect(GROUPS) if one.group != CONTROL]
     assert len({one.name for one in planted}) == len(planted)
     assert all(one.changed for one in planted)
 
@@ -111,9 +111,10 @@ def test_every_fault_class_that_this_kernel_can_have_has_a_mutant():
     assert set(FAULTS) <= planted
 
 
-def test_generated_mutants_change_one_place_each_and_have_names_that_last():
+@pytest.mark.parametrize("for_hopper", [False, True])
+def test_generated_mutants_change_one_place_each_and_have_names_that_last(for_hopper):
     sources = kernel_sources()
-    mutants = list(generate(sources))
+    mutants = list(generate(sources, for_hopper))
     assert len(mutants) > 200
     assert {mutant.kind for mutant in mutants} == {"comparison", "constant", "mask", "cast", "index"}
     assert len({mutant.name for mutant in mutants}) == len(mutants)
@@ -123,7 +124,7 @@ def test_generated_mutants_change_one_place_each_and_have_names_that_last():
         assert (
             len([1 for one, other in zip(text.splitlines(), original.splitlines(), strict=True) if one != other]) == 1
         )
-    assert [mutant.name for mutant in mutants] == [mutant.name for mutant in generate(sources)]
+    assert [mutant.name for mutant in mutants] == [mutant.name for mutant in generate(sources, for_hopper)]
 
 
 def test_a_sample_is_always_the_same_and_names_are_checked():

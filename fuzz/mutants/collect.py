@@ -13,7 +13,19 @@ from fuzz.mutants.equivalent import EQUIVALENT, ON_A_GPU
 from fuzz.mutants.generated import generate
 from fuzz.mutants.hopper import MUTANTS
 from fuzz.mutants.judges import JUDGES
-from fuzz.mutants.mutant import ANYWHERE, CONTROL, GENERATED, GPU, HOPPER, JUDGE, NAMED, Mutant, Planted
+from fuzz.mutants.mutant import (
+    ANYWHERE,
+    CONTROL,
+    EMULATED,
+    GENERATED,
+    GPU,
+    HOPPER,
+    HOPPER_GENERATED,
+    JUDGE,
+    NAMED,
+    Mutant,
+    Planted,
+)
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.selftest import repository_sources
 from fuzz.options import UsageError
@@ -45,9 +57,9 @@ def collect(groups: Collection[str], only: Collection[str] = (), sample: int | N
 
 
 def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
-    if any(not planted.tests and planted.group != HOPPER for planted in mutants):
+    if any(not planted.tests and planted.group not in EMULATED for planted in mutants):
         yield Planted("the unchanged kernel", CONTROL, run_of("portable"))
-    if any(planted.group == HOPPER for planted in mutants):
+    if any(planted.group in EMULATED for planted in mutants):
         yield Planted(FOR_HOPPER, CONTROL, run_of("emulated"))
     tests = dict.fromkeys(test for planted in mutants for test in planted.tests)
     if tests:
@@ -75,14 +87,22 @@ def _judges() -> Iterator[Planted]:
 
 
 def _generated() -> Iterator[Planted]:
+    return _from_syntax(GENERATED, "portable")
+
+
+def _hopper_generated() -> Iterator[Planted]:
+    return _from_syntax(HOPPER_GENERATED, "emulated")
+
+
+def _from_syntax(group: str, module: str) -> Iterator[Planted]:
     sources = kernel_sources()
-    mutants = {mutant.name: mutant for mutant in generate(sources)}
+    portable, hopper = ({one.name: one for one in generate(sources, for_hopper)} for for_hopper in (False, True))
     for name in (*EQUIVALENT, *ON_A_GPU):
-        if name not in mutants:
+        if name not in portable and name not in hopper:
             raise StaleEdit(f"fuzz/mutants/equivalent.py: the kernel has no mutant {name!r} any more")
-    for name, mutant in mutants.items():
+    for name, mutant in (portable if group == GENERATED else hopper).items():
         yield Planted(
-            name, GENERATED, mutant.apply(sources) | run_of("portable"), bug=mutant.kind,
+            name, group, mutant.apply(sources) | run_of(module), bug=mutant.kind,
             where=GPU if name in ON_A_GPU else ANYWHERE, shown_by=ON_A_GPU.get(name, ""),
             equivalent=EQUIVALENT.get(name, ""),
         )  # fmt: skip
@@ -100,7 +120,9 @@ def _planted(group: str, mutants: Iterable[Mutant], sources: Sources) -> Iterato
         )  # fmt: skip
 
 
-_PLANT = {NAMED: _named, HOPPER: _hopper, GENERATED: _generated, JUDGE: _judges}
+_PLANT = {
+    NAMED: _named, HOPPER: _hopper, GENERATED: _generated, HOPPER_GENERATED: _hopper_generated, JUDGE: _judges,
+}  # fmt: skip
 
 
 def _rank(planted: Planted) -> bytes:

@@ -17,7 +17,7 @@ from fuzz.parsers import duration, names, positive, reported, seed, workers
 
 COMMAND = "python -m fuzz mutants"
 OUT = Path("mutant-results")
-GROUPS_HELP = "of named, hopper, generated and judge (named,hopper,judge)"
+GROUPS_HELP = "of named, hopper, generated, hopper-generated and judge (named,hopper,judge)"
 DESCRIPTION = """\
 Plant faults, one at a time, and see whether they are noticed: named and generated ones in our kernel by the fuzzer,
 those in the reference and the judge by our own tests."""

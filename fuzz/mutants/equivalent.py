@@ -18,7 +18,43 @@ _SAME: dict[str, tuple[str, ...]] = {
     ),
     "2^32 - 2 is outside any cache too": ("page_id: -1 -> -2",),
     "2^31 to 2^32 - 1 are outside the cache as they are: none holds 2^31 pages": ("page_id: 2 ** 31 -> 2 ** 32",),
-    "2^31 is outside the cache as it is: none holds as many pages": ("page_id: page < 2 ** 31 -> page <= 2 ** 31",),
+    "2^31 is outside the cache as it is: none holds as many pages": (
+        "page_id: page < 2 ** 31 -> page <= 2 ** 31",
+        "_page: page < 2 ** 31 -> page <= 2 ** 31",
+    ),
+    "a row without keys reads none, wherever they are said to begin": (
+        "store_row: tl.where(end > 0, kv_start, 0) -> kv_start",
+    ),
+    "one share more than there are: nobody has it": ("rest: 0 -> 1",),
+    "past the end comes the last key again, and if it is bad its own lane says so": (
+        "_first_unsound: gl.minimum(key, end) -> key",
+    ),
+    "a request without rows gives `rest` a reason to look for some: speed": (
+        "has_short_rows: q_end > q_start -> q_end >= q_start",
+    ),
+    "without queries it has no share of the merging": ("is_split_in_list: q_len > 0 -> q_len >= 0",),
+    "when the next launch may begin: speed": ("_found_item: 2 * SHORT -> 3 * SHORT",),
+    "only requests of the same length are about as long: another order": (
+        "_about: ones | ones >> 16 -> ones & ones >> 16",
+    ),
+    "-inf as log2(0) is, and m is 0 or -inf where total is 0": (
+        "_store_rows: gl.where(total == 0, -float('inf'), m + gl.log2(total)) -> m + gl.log2(total)",
+    ),
+    "a run ends with a whole pair, with what its last query sees, or where rows that see more are NaN": (
+        "_mask: gl.minimum(sees, end) -> sees",
+    ),
+    "added to zeros": ("_odd_scores: False -> True",),
+    "programs that find no tile": (
+        "_launch_hopper: -plan.tiles(total_q, batch) // TILES_PER_PROGRAM -> -plan.tiles(total_q, batch) * "
+        "TILES_PER_PROGRAM",
+    ),
+    "a tile has rows for so many queries and no more": (
+        "_list_chunks: tl.minimum(q_len - QUERIES * nth, QUERIES) -> q_len - QUERIES * nth",
+    ),
+    "a limit that no number of keys comes near": ("_count_earlier: 2 ** 30 -> 2 ** 31",),
+    "what is computed of requests that are not ours is not looked at": (
+        "requested_work: tl.where(ours, q_len, 1) -> q_len",
+    ),
     "another length from which on chunks are longer; all launches go by it": ("split_length: 8 * CHUNK -> 9 * CHUNK",),
     "`tl.max` widens what is narrower than 32 bits itself": ("_tile: (total != total).to(tl.int32) -> total != total",),
     "a row that needs a second look does not see the spoilt key: its total is no NaN either way": (
@@ -28,7 +64,12 @@ _SAME: dict[str, tuple[str, ...]] = {
         "attend: (tl.arange(0, ROWS) % HEADS).to(tl.int64) -> tl.arange(0, ROWS) % HEADS",
     ),
     "both callers pass rows that see no more than `end` keys": ("attend: tl.minimum(sees, end) -> sees",),
-    "`attend` hides what lies past `end` from rows that see more": ("lone: head * 0 -> head + 0 (2)",),
+    "`attend` hides what lies past `end` from rows that see more": (
+        "lone: head * 0 -> head + 0 (2)",
+        "lone: head * 0 -> head * 1 (2)",
+    ),
+    "no row sees more than kv_len keys": ("lone: tl.minimum(start + length, kv_len) -> start + length",),
+    "a mask over a tile that all rows see whole": ("attend: first + BLOCK_N > whole -> first + BLOCK_N >= whole",),
     "a request that ends at the row is not the last one that begins there, unless row pointers fall": (
         "find_and_attend: row < q_end -> row <= q_end",
     ),
@@ -75,6 +116,13 @@ _SAME: dict[str, tuple[str, ...]] = {
         "find_row: tl.minimum(probe, batch).to(tl.int64) -> tl.minimum(probe, batch)",
         "find_and_attend: tl.minimum(sees, sound).to(tl.int32) -> tl.minimum(sees, sound)",
         "find_and_attend: row.to(tl.int64) -> row",
+        "_merge_all: pick(lane, chosen).to(tl.int64) -> pick(lane, chosen)",
+        "_copy_queries: (row + gl.where(nth_row < count * HEADS, nth_ ... DS, 0)).to(gl.int64) -> row + "
+        "gl.where(nth_row < count * HEADS, nth_row // HEADS, 0)",
+        "load_row: tl.load(at + 3).to(tl.int64) -> tl.load(at + 3)",
+        "_list_chunks: length.to(tl.int32) -> length",
+        "look: tl.where(in_order & (lane <= batch), q_end - q_start, 0).to(tl.int32) -> tl.where(in_order & (lane <= "
+        "batch), q_end - q_start, 0)",
         "attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
         "attend_row: head.to(tl.int32) -> head",
         "_attend_once: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
@@ -103,7 +151,6 @@ _SAME: dict[str, tuple[str, ...]] = {
         "store_rows: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
         "_attend_once: (acc[i] * share[:, None]).to(output[0].dtype.element_ty) -> acc[i] * share[:, None]",
     ),
-    "a hint to the compiler: speed": ("elements: [16] -> [17]",),
     "how many programs, warps or stages do the work: speed": (
         "Plan.merge_team: max(1, min(128, self.mergers // batch)) -> max(2, min(128, self.mergers // batch))",
         "Plan.merge_team: min(128, self.mergers // batch) -> min(129, self.mergers // batch)",
@@ -142,6 +189,7 @@ _SAME: dict[str, tuple[str, ...]] = {
         "find_and_attend: tl.maximum(kv_len - (q_end - row) + 1, 0) -> kv_len - (q_end - row) + 1",
         "find_and_attend: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
         "extent: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
+        "_count_earlier: tl.maximum(kv_end - kv_start, 0) -> kv_end - kv_start",
         "existing_keys: tl.maximum(num_kv_indices - kv_start, 0) -> num_kv_indices - kv_start",
     ),
     "the row is below q_end, so that this is kv_len at most": (
@@ -308,11 +356,18 @@ _GPU: dict[str, tuple[str, ...]] = {
         "_in_vectors: other % 8 -> other % 9",
     ),
     "strides that only the kernel for Hopper takes in 32 bits": (
+        "_in_vectors: row >= 2 ** 31 -> row > 2 ** 31",
+        "_in_vectors: 2 ** 31 -> 3 ** 31",
+        "_in_vectors: 2 ** 31 -> 2 ** 32",
         "_in_vectors: other >= 2 ** 31 -> other > 2 ** 31",
         "_in_vectors: 2 ** 31 -> 3 ** 31 (2)",
         "_in_vectors: 2 ** 31 -> 2 ** 32 (2)",
     ),
     "reads past an operand and does not use it: for compute-sanitizer": (
+        "_first_unsound: gl.minimum(key, end - 1) -> key",
+        "_pointers: tl.minimum(lane, batch) -> lane",
+        "_copy_queries: gl.where(nth_row < count * HEADS, nth_row // HEADS, 0) -> gl.where(nth_row < count * HEADS, "
+        "nth_row // HEADS, 1)",
         "load_rows: tl.load(elements(base, offset, step, WIDTH, V ... :, None], other=0.0) -> tl.load(elements(base, "
         "offset, step, WIDTH, VECTORS))",
         "attend: pages[2] - 1 -> pages[2] + 1",

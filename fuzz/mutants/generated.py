@@ -8,6 +8,7 @@ long as the expression, and a list of equivalent mutants can refer to it.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,18 +16,25 @@ from dataclasses import dataclass
 from fuzz.mutants.edit import Sources, functions
 
 MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "merge.py", "prefill.py", "short.py", "split.py")
-# Calls whose arguments are shapes and axes: anything else in their place does not compile.
-SHAPES = ("tl.arange", "tl.zeros", "tl.full", "tl.program_id", "tl.num_programs", "torch.empty")
-REDUCTIONS = ("tl.sum", "tl.max", "tl.min")
+HOPPER_MODULES = ("found.py", "listing.py", "prefill_hopper.py", "rest.py", "schedule.py")
+# Functions of the others that the kernel for Hopper alone comes to.
+FOR_HOPPER = (
+    "_launch_hopper", "Plan.items", "Plan.makes_list", "find_requests", "count_chunks", "is_split_in_list",
+)  # fmt: skip
+# Calls whose arguments are shapes, axes and layouts: anything else in their place does not compile.
+SHAPES = re.compile(
+    r"(tl|gl)\.(arange|zeros|full|program_id|num_programs|allocate_shared_memory|warp_specialize|inline_asm_elementwise)"
+    r"|torch\.empty|.*Layout|.*\.permute"
+)
+FIRST_ALONE = re.compile(r"(tl|gl)\.(sum|max|min|cumsum|multiple_of|convert_layout)")
 # Host functions that call the kernel for the user's sake, and what has no effect but on speed.
 SKIPPED_FUNCTIONS = ("run", "call", "_run_on_gpu", "plan_emulated")
 # Functions that a GPU alone runs.
 ON_A_GPU = (
-    "_launch_hopper", "plan_on", "plan_for", "Plan.options", "Plan.items", "Plan.makes_list", "Plan.schedule_constants",
-    "Plan.hopper_constants", "Plan.rest_constants", "find_requests", "count_chunks", "is_split_in_list",
-    "why_not_listed",
+    "plan_on", "plan_for", "Plan.options", "Plan.schedule_constants", "Plan.hopper_constants", "Plan.rest_constants",
+    "why_not_listed", "_let_rest_begin",
 )  # fmt: skip
-SPEED = ("num_stages", "num_warps", "do_not_specialize")
+SPEED = ("num_stages", "num_warps", "do_not_specialize", "is_async")
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -57,11 +65,14 @@ class Generated:
         return {self.path: ast.unparse(ast.fix_missing_locations(tree))}
 
 
-def generate(sources: Sources) -> Iterator[Generated]:
-    """All mutants of the kernel, in the order of the source."""
-    for path in MODULES:
+def generate(sources: Sources, for_hopper: bool) -> Iterator[Generated]:
+    """All mutants of the kernel that every GPU runs, or of what the one for Hopper has besides, in the order of the
+    source."""
+    for path in (*MODULES, *HOPPER_MODULES):
         for function, tree in functions(ast.parse(sources[path])).items():
             if function in SKIPPED_FUNCTIONS + ON_A_GPU:
+                continue
+            if for_hopper != (path in HOPPER_MODULES or function in FOR_HOPPER):
                 continue
             names: Counter[str] = Counter()
             around = _parents(tree)
@@ -81,11 +92,11 @@ def _nodes(function: ast.FunctionDef) -> list[ast.expr]:
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.keyword) and node.arg in SPEED:
             return
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in SHAPES:
+        if isinstance(node, ast.Call) and SHAPES.fullmatch(ast.unparse(node.func)):
             return
         if isinstance(node, ast.expr):
             nodes.append(node)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in REDUCTIONS:
+        if isinstance(node, ast.Call) and FIRST_ALONE.fullmatch(ast.unparse(node.func)):
             visit(node.args[0])
             return
         for field, value in ast.iter_fields(node):
@@ -124,12 +135,12 @@ def _constants(value: object) -> list[tuple[str, ast.expr]]:
 
 
 def _calls(node: ast.Call) -> list[tuple[str, ast.expr]]:
-    name = ast.unparse(node.func)
-    if name == "tl.where":
+    name = ast.unparse(node.func).removeprefix("gl.").removeprefix("tl.")
+    if name == "where":
         return [("mask", node.args[1]), ("mask", node.args[2])]
-    if name in ("tl.minimum", "tl.maximum"):
+    if name in ("minimum", "maximum"):
         return [("mask", node.args[0]), ("mask", node.args[1])]
-    if name in ("tl.load", "tl.store", "load_rows"):
+    if name in ("load", "store", "load_rows"):
         keywords = [keyword for keyword in node.keywords if keyword.arg not in ("mask", "other")]
         return [("mask", ast.Call(node.func, node.args, keywords))] if len(keywords) < len(node.keywords) else []
     if isinstance(node.func, ast.Attribute) and node.func.attr == "to":

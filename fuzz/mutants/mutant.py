@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fuzz.mutants.edit import Edit, Sources
 
 ANYWHERE, GPU, GPUS = "anywhere", "gpu", "gpus"
-# The lists that mutants come from. The fuzzer finds them, those of the second on the emulated kernel, and our own tests
-# those of the last.
-NAMED, HOPPER, GENERATED, JUDGE = "named", "hopper", "generated", "judge"
-GROUPS = (NAMED, HOPPER, GENERATED, JUDGE)
+# The lists that mutants come from. The fuzzer finds them, and our own tests those of the last.
+NAMED, HOPPER, GENERATED, HOPPER_GENERATED, JUDGE = "named", "hopper", "generated", "hopper-generated", "judge"
+GROUPS = (NAMED, HOPPER, GENERATED, HOPPER_GENERATED, JUDGE)
+EMULATED = (HOPPER, HOPPER_GENERATED)  # on the emulated kernel for Hopper
+FROM_SYNTAX = (GENERATED, HOPPER_GENERATED)
 # What is not mutated and so must survive, else what is killed says nothing.
 CONTROL = "control"
 # Events in the journal of a mutant's process: a case before it and after it; how it ends; a smaller case.

@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzz.describe import versions
 from fuzz.files import write_json, write_text
-from fuzz.mutants.mutant import BROKEN, CONTROL, GENERATED, GROUPS, JUDGE, KILLED, SURVIVED
+from fuzz.mutants.mutant import BROKEN, CONTROL, FROM_SYNTAX, GROUPS, JUDGE, KILLED, SURVIVED
 from fuzz.mutants.rivals import ALL
 from fuzz.mutants.runner import EQUIVALENT, LEFT, Outcome
 
@@ -58,7 +58,7 @@ class Report:
         parts = [self._heading(), _table(["mutants", KILLED, SURVIVED, EQUIVALENT, "others"], counts)]
         for group in GROUPS:
             rows = [_row(one) for one in self._sorted() if one.planted.group == group]
-            if group == GENERATED:
+            if group in FROM_SYNTAX:
                 rows = [row for row in rows if row[1] != KILLED]
             if rows:
                 heads = [f"{group} mutant", "", "fault", "seen in", "check", "case", "seconds", "strata of that case"]

@@ -17,7 +17,7 @@ import torch
 from fuzz.case import Case
 from fuzz.describe import traits_of
 from fuzz.journal import Journal, read
-from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, GPUS, HOPPER, KILLED, PASSED, SHRUNK, SURVIVED, Planted
+from fuzz.mutants.mutant import ANYWHERE, BROKEN, CASE, EMULATED, GPUS, KILLED, PASSED, SHRUNK, SURVIVED, Planted
 from fuzz.mutants.reach import Place
 from fuzz.mutants.trial import CONTRACT
 from fuzz.strata import strategy
@@ -126,7 +126,7 @@ def _not_to_run(planted: Planted, device: str, deadline: float) -> str | None:
         return EQUIVALENT
     if planted.where != ANYWHERE and device != "cuda":
         return ELSEWHERE
-    if planted.group == HOPPER and device == "cuda":
+    if planted.group in EMULATED and device == "cuda":
         return INTERPRETED
     if planted.where == GPUS and torch.cuda.device_count() < 2:
         return ALONE

@@ -13,7 +13,7 @@ from fuzz.case import Case
 from fuzz.describe import device_name
 from fuzz.mutants.collect import FOR_HOPPER, collect
 from fuzz.mutants.known import Known
-from fuzz.mutants.mutant import CONTROL, GENERATED, GROUPS, HOPPER, JUDGE, SURVIVED, Planted
+from fuzz.mutants.mutant import CONTROL, EMULATED, FROM_SYNTAX, GROUPS, JUDGE, SURVIVED, Planted
 from fuzz.mutants.package import kernel_sources
 from fuzz.mutants.reach import marked, places
 from fuzz.mutants.report import Report, RulesReport, line
@@ -35,8 +35,8 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
         if planted.tests:
             return Work(run_tests, (planted.changed, planted.tests), patience(planted.tests))
         # Of generated ones the tables show survivors alone.
-        limits = replace(budget, shrink_seconds=0) if planted.group == GENERATED else budget
-        control = controls[planted.group == HOPPER]
+        limits = replace(budget, shrink_seconds=0) if planted.group in FROM_SYNTAX else budget
+        control = controls[planted.group in EMULATED]
         arguments = (planted.changed, cases, _turns(planted, control, cases, device), device, workers, limits)
         return Work(attack, arguments, budget.case_seconds + budget.shrink_seconds)
 
@@ -61,7 +61,7 @@ def fuzzed(parsed: argparse.Namespace, device: str, workers: int, began: float) 
 
 def judged_by_rules(parsed: argparse.Namespace, device: str, workers: int, began: float) -> Report:
     """The mutants of the kernel that were asked for, by the rules of published suites."""
-    groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group not in (HOPPER, JUDGE)]
+    groups = [group for group in (GROUPS if parsed.only else parsed.groups) if group not in (*EMULATED, JUDGE)]
     mutants = collect(groups, parsed.only, parsed.sample)
     trials, seconds = draw_trials(), Budget.of(device, 0).case_seconds * 2
     report = RulesReport(in_child(device_name, device), began)

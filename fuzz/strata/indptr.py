@@ -40,6 +40,13 @@ def _before_the_start(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: in
     kv_indptr[0] -= 1 + mix(key(seed, "before")) % 2
 
 
+def _rows_before(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
+    if mix(key(seed, "rows")) % 2:
+        qo_indptr[:2] = torch.tensor((-1, 0))[: qo_indptr.shape[0]]
+    else:
+        qo_indptr[_entry(qo_indptr, seed)] = -1
+
+
 def _more_rows(qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, seed: int) -> None:
     kind = mix(key(seed, "rows")) % 4
     if kind >= 2:
@@ -106,9 +113,9 @@ INDPTRS = {
         spoil=_swapped,
     ),
     "qo-negative": Indptr(
-        doc="an entry of qo_indptr is -1",
-        source="F30",
-        spoil=_set(0, -1),
+        doc="the first request has a row before the first one, and no other, or an entry of qo_indptr is -1",
+        source="F30; FlashInfer #2236",
+        spoil=_rows_before,
     ),
     "qo-min": Indptr(
         doc="an entry of qo_indptr is INT_MIN",
