@@ -78,7 +78,10 @@ def call(
     """As `run`; `plan_for` gives the plan, as `plan_on` does."""
     sm_scale = check_operands(inputs)
     check_results(inputs, output, lse)
-    if inputs.device.type == "cpu" and not INTERPRETED:
+    if (inputs.device.type == "cpu") != INTERPRETED:
+        if INTERPRETED:
+            where = inputs.device
+            raise RuntimeError(f"operands on {where}, and Triton was imported with TRITON_INTERPRET=1: unset it")
         return _run_on_gpu(inputs, output, lse, plan_for)
     if output is None:
         output = torch.empty_like(inputs.q_nope, memory_format=torch.contiguous_format)

@@ -3,12 +3,14 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import kernel
+from kernel import host
 from tests.reference_inputs import make_inputs
 
 GOOD = make_inputs([(2, 5), (1, 3)])
@@ -148,3 +150,13 @@ def test_check_inputs_accepts_every_valid_batch():
     kernel.check_inputs(**make_inputs([(5, 2), (0, 3), (2, 0)], padded_rows=3).operands())
     past_the_live_slice = torch.cat([GOOD.kv_indices, torch.tensor([-1, 2**31 - 1], dtype=torch.int32)])
     kernel.check_inputs(**replace(GOOD, kv_indices=past_the_live_slice).operands())
+
+
+def test_operands_on_a_gpu_that_the_interpreter_cannot_take_are_an_error_that_says_so(monkeypatch):
+    """It was an AttributeError of None, of tests whose process had inherited TRITON_INTERPRET from another one."""
+    monkeypatch.setattr(host, "INTERPRETED", True)
+    monkeypatch.setattr(host, "check_operands", lambda inputs: 1.0)
+    monkeypatch.setattr(host, "check_results", lambda inputs, output, lse: None)
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 1))
+    with pytest.raises(RuntimeError, match="operands on cuda:1, and Triton was imported with TRITON_INTERPRET=1"):
+        host.call(on_gpu, None, None, None)
