@@ -26,6 +26,9 @@ _SAME: dict[str, tuple[str, ...]] = {
         "store_row: tl.where(end > 0, kv_start, 0) -> kv_start",
     ),
     "one share more than there are: nobody has it": ("rest: 0 -> 1",),
+    "VECTORS says that columns are neighbours, and no step is looked at": (
+        "rest: (q_pe, q_pe_row, q_pe_head, 1) -> (q_pe, q_pe_row, q_pe_head, 2)",
+    ),
     "past the end comes the last key again, and if it is bad its own lane says so": (
         "_first_unsound: gl.minimum(key, end) -> key",
     ),
@@ -121,6 +124,8 @@ _SAME: dict[str, tuple[str, ...]] = {
         "gl.where(nth_row < count * HEADS, nth_row // HEADS, 0)",
         "load_row: tl.load(at + 3).to(tl.int64) -> tl.load(at + 3)",
         "_list_chunks: length.to(tl.int32) -> length",
+        "_count_earlier: length.to(tl.int32) -> length",
+        "store_item: start.to(tl.int32) -> start",
         "look: tl.where(in_order & (lane <= batch), q_end - q_start, 0).to(tl.int32) -> tl.where(in_order & (lane <= "
         "batch), q_end - q_start, 0)",
         "attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
