@@ -468,14 +468,13 @@ def _remember_types(interpreter: Any) -> None:
             vars(self).update(known)
 
     def make_tensor_of_type(self: Any, handle: Any, type: Any) -> None:
-        known = tensors.get(type.name) if self.__class__ is core.tensor else None
-        if known is None:
+        if self.__class__ is not core.tensor:
             make_tensor(self, handle, type)
-            if self.__class__ is core.tensor:
-                tensors[type.name] = vars(self).copy()
+        elif type.name in tensors:
+            vars(self).update(tensors[type.name], handle=handle)
         else:
-            vars(self).update(known)
-            self.handle = handle
+            make_tensor(self, handle, type)
+            tensors[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
 
     def get_np_dtype(tt_dtype: Any) -> Any:
         known = np_dtypes.get(tt_dtype.name)

@@ -40,8 +40,8 @@ class Plan:
     once, few    keys up to which it takes them at once, and in its smaller tile
     shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
-    at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more, and then
-    slices       programs or turns share the columns of a row
+    at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
+    slices       parts of a row's columns that it merges apart then
     listed       longer requests go to prefill_hopper.py, which works through items, not to `prefill`
     rounds       items per program up to which programs find those of several requests without a list, see found.py
     early        the GPU can start a launch while the one before ends, see early.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 
 from fuzz.mutants.catalogue import CATALOGUE
@@ -66,6 +67,7 @@ def _controls(mutants: Collection[Planted]) -> Iterator[Planted]:
         yield Planted("the unchanged judge", CONTROL, {}, tests=tuple(tests))
 
 
+@cache
 def run_of(module: str) -> Sources:
     """What has to change for the package's `run` to be that of one of its modules: of `portable`, so that a GPU which
     has a kernel of its own runs what is mutated; of `emulated`, for the kernel for Hopper on a CPU."""
