@@ -7,7 +7,7 @@ holds a request, and the next one the padding. Under Gluon the same functions ru
 import triton
 import triton.language as tl
 
-from .lookup import existing_keys
+from .lookup import existing_keys, is_short
 from .schedule import requested_work
 
 # Row pointers that a warp holds: of 31 requests.
@@ -16,7 +16,10 @@ MOST_REQUESTS = LANES.value - 1
 
 
 @triton.jit
-def look(qo, kv, lane, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr):
+def look(
+    qo, kv, lane, batch, total_q, num_kv_indices,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
     """Of request number `lane`, LANES numbers of which those past `batch` are none: its first row, rows, first key and
     keys, its keys that exist, its tiles (none if `short` takes it), its chunks and the keys in each, as `schedule` has
     it, int32. No rows at all where query pointers are not in order; no chunks where key pointers are not.
@@ -30,7 +33,7 @@ def look(qo, kv, lane, batch, total_q, num_kv_indices, QUERIES: tl.constexpr, CH
     kv_len = tl.minimum(tl.maximum(kv_end - kv_start, 0), 2**31 - 1)
     sound = existing_keys(kv_start, kv_len, num_kv_indices).to(tl.int32)
     kv_len = kv_len.to(tl.int32)
-    tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
+    tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT, MANY)
     return q_start.to(tl.int32), q_len, kv_start.to(tl.int32), kv_len, sound, tiles, chunks, length
 
 
@@ -56,10 +59,10 @@ def pick(values, chosen):
 
 
 @triton.jit
-def has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT: tl.constexpr):
-    """Whether a request, or the padding, has rows and no more than SHORT keys, and query pointers are in order."""
+def has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT: tl.constexpr, MANY: tl.constexpr):
+    """Whether a request, or the padding, has rows that `short` takes, and query pointers are in order."""
     lane = tl.arange(0, LANES)
     q_start, q_end, wrong, kv_start, kv_end = _pointers(qo, kv, lane, batch, total_q)
     keys = existing_keys(kv_start, tl.maximum(kv_end - kv_start, 0), num_kv_indices)
-    short = (lane <= batch) & (q_end > q_start) & (keys <= SHORT)
+    short = (lane <= batch) & (q_end > q_start) & is_short(q_end - q_start, keys, SHORT, MANY)
     return tl.max(short.to(tl.int32) + 2 * wrong.to(tl.int32), 0) == 1

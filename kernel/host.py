@@ -124,7 +124,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
     device, total_q, batch = q_nope.device, q_nope.shape[0], inputs.batch
     num_kv_indices, num_pages = kv_indices.shape[0], ckv.shape[0]
     plan, vectors = plan_of(plan_for, inputs, output)
-    variant = (q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
+    variant = (plan, q_nope.dtype, qo_indptr.dtype, kv_indptr.dtype, kv_indices.dtype, vectors)
     tensors = (q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, kv_indices, output, lse)
     steps = (qo_indptr.stride(0), kv_indptr.stride(0))
     result_strides = (*output.stride(), *lse.stride())
@@ -134,7 +134,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
         *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
-    longer = num_kv_indices > plan.short and batch > 0 and num_pages > 0
+    longer = not plan.is_short(total_q, num_kv_indices) and batch > 0 and num_pages > 0
     if plan.listed and longer:
         _launch_hopper(inputs, tensors, numbers, scale, plan, variant)
         return

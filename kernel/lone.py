@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .attend import attend, store_rows
 from .early import wait_for_launch
-from .lookup import existing_keys, extent, find_request, first_slot
+from .lookup import existing_keys, extent, find_request, first_slot, is_short
 from .split import is_split, split_length, store_slot
 
 
@@ -24,7 +24,7 @@ def lone(
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int32,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WAIT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """The first `slots` programs take a slot each, the others a request each."""
     wait_for_launch(WAIT)
@@ -49,7 +49,7 @@ def lone(
     nth = kv_len * 0
     start = kv_len * 0
     stop = existing_keys(kv_start, kv_len, num_kv_indices)
-    if (not split) & ((q_len != 1) | (stop <= SHORT)):
+    if (not split) & ((q_len != 1) | is_short(q_len, stop, SHORT, MANY)):
         return
     if split:
         length = split_length(q_len, kv_len, QUERIES, CHUNK)

@@ -116,6 +116,14 @@ def extent(qo, kv, request, batch, total_q):
 
 
 @triton.jit
+def is_short(q_len, sound, SHORT: tl.constexpr, MANY: tl.constexpr):
+    """Whether `short` takes a request, `sound` of whose keys exist: up to SHORT of them, unless keys and queries are
+    both more than MANY, which tiles of several queries get done sooner, as they read each key once for all of them.
+    """
+    return (sound <= SHORT) & (tl.minimum(q_len, sound) <= MANY)
+
+
+@triton.jit
 def existing_keys(kv_start, kv_len, num_kv_indices):
     """How many keys of a request lie inside kv_indices: those before the first that does not."""
     return tl.where(kv_start < 0, 0, tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len))

@@ -38,7 +38,7 @@ def path_of(
     q_len = rows[owners[-1] + 1] - rows[owners[-1]]
     kv_start, kv_len = keys[owners[-1]], max(0, keys[owners[-1] + 1] - keys[owners[-1]])
     exist = min(kv_len, max(0, inputs.num_kv_indices - kv_start)) if kv_start >= 0 and inputs.num_pages else 0
-    if exist <= plan.short:
+    if plan.is_short(q_len, exist):
         return "short"
     if plan.slots(inputs.num_kv_indices) and exist == kv_len > _chunk(plan, q_len, kv_len):
         return "hopper-split" if plan.listed else "split"

@@ -36,7 +36,7 @@ class Plan:
 
     tile, lone   how programs of `prefill` and `lone` cut their work
     chunk        keys per query in a chunk of a split request, see split.py
-    short        requests of up to so many keys go to `short`
+    short, many  requests of up to so many keys go to `short`, unless they have more than so many keys and queries
     once, few    keys up to which it takes them at once, and in its smaller tile
     shorts       programs that it starts at most
     mergers      programs that `merge` starts at most, shared out among the requests
@@ -51,6 +51,7 @@ class Plan:
     lone: Tile
     chunk: int = 256
     short: int = 128
+    many: int = 2**30
     once: int = 64
     few: int = 32
     shorts: int = 1024
@@ -73,6 +74,10 @@ class Plan:
     def slots(self, num_kv_indices: int) -> int:
         """How many slots the requests own at most, 32,896 bytes of scratch each; 0 where none is long enough."""
         return 2 * num_kv_indices // self.chunk if num_kv_indices > self.chunk else 0
+
+    def is_short(self, q_len: int, sound: int) -> bool:
+        """Whether `short` takes a request of so many queries and existing keys: `is_short` of lookup.py on the host."""
+        return sound <= self.short and min(q_len, sound) <= self.many
 
     def merge_team(self, batch: int) -> int:
         """How many programs merge the chunks of each request."""
@@ -110,7 +115,7 @@ class Plan:
 
     @cache  # noqa: B019
     def hopper_constants(self, positive: bool, listed: bool) -> dict[str, Any]:
-        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, "SHORT": self.short}
+        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, **self._is_short}
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
@@ -123,14 +128,18 @@ class Plan:
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
-        return {**self._shared, "SHORT": self.short, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
+        return {**self._shared, **self._is_short, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
 
     def _constants_of(self, tile: Tile, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **tile.constants(), **self._shared, "SHORT": self.short, "WAIT": self.early}
+        return {"VECTORS": vectors, **tile.constants(), **self._shared, **self._is_short, "WAIT": self.early}
 
     @cached_property
     def _short_tiles(self) -> dict[str, int]:
-        return {"PIECES": 4, "FEW": self.few, "ONCE": self.once, "SHORT": self.short}
+        return {"PIECES": 4, "FEW": self.few, "ONCE": self.once, **self._is_short}
+
+    @cached_property
+    def _is_short(self) -> dict[str, int]:
+        return {"SHORT": self.short, "MANY": self.many}
 
     @cached_property
     def _rounds(self) -> dict[str, int]:
@@ -143,7 +152,7 @@ class Plan:
 
 _LONE = Tile(queries=1, keys=64, stages=2, pieces=4, num_warps=4)
 _HOPPER = Plan(Tile(queries=4, keys=64, stages=2, pieces=2, num_warps=8), _LONE, early=True)
-_LISTED = replace(_HOPPER, listed=True)
+_LISTED = replace(_HOPPER, many=96, listed=True)
 _BLACKWELL = Plan(Tile(queries=4, keys=32, stages=2, pieces=1, num_warps=8), _LONE, early=True)
 # 92 KiB of shared memory, which every GPU since Ampere has.
 _SMALL = Plan(_LONE, _LONE)
@@ -153,6 +162,7 @@ _INTERPRETER = Plan(
     _LONE,
     chunk=128,
     short=16,
+    many=6,
     once=8,
     few=4,
     shorts=4,

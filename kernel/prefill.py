@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .attend import attend, first_unsound_key, store_rows
 from .early import wait_for_launch
-from .lookup import existing_keys, extent, find_request, first_tile
+from .lookup import existing_keys, extent, find_request, first_tile, is_short
 from .split import is_split
 
 
@@ -35,7 +35,7 @@ def prefill(
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, num_pages: tl.int64, slots: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WAIT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """One tile per program: QUERIES queries of a request that is not split, over all keys that they see."""
     wait_for_launch(WAIT)
@@ -49,7 +49,7 @@ def prefill(
     if (q_first < q_start) | (q_first >= q_end) | (q_first < 0) | (q_first >= total_q):
         return
     sound = existing_keys(kv_start, kv_len, num_kv_indices)
-    if (q_end - q_start == 1) | (sound <= SHORT):
+    if (q_end - q_start == 1) | is_short(q_end - q_start, sound, SHORT, MANY):
         return
     if slots > 0:  # noqa: SIM102 - Triton evaluates both sides of `and`
         if is_split(qo, kv, request, batch, total_q, num_kv_indices, q_start, q_end, kv_start, kv_len, QUERIES, CHUNK):

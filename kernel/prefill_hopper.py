@@ -17,11 +17,15 @@ through shared memory, in the place of the block's rotary keys, which nobody nee
 The running maximum goes round with the weights: left raises it by the even block and hands it to right, which raises
 it by the odd block and hands it back.
 
+A run of an odd number of blocks, three at least, ends with an even block: the left then hands over once more, and
+nothing comes back.
+
 A key with NaN or Inf would reach the rows of the tile that do not see it as 0 * NaN. There are three keys at most that
 some rows see and others do not; gather looks at them while the first pair is at work. A tile that met a bad one is done
 again up to it, and rows that see it are NaN.
 
-Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right.
+Who reads a buffer last: even_l left, even_r and even_p right, odd_l and odd_p left, odd_r right, the queries right, or
+left where an even block is left over: then right gives them back once it has its weights.
 
 Why it is written as it is:
 
@@ -46,7 +50,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
 from .found import LANES, look, pick
 from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY, ROW_COUNT
-from .lookup import first_slot
+from .lookup import first_slot, is_short
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 REGISTERS = gl.constexpr(216)
@@ -91,7 +95,8 @@ def prefill_hopper(
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
     qo_step: gl.int64, kv_step: gl.int64, total_q: gl.int64, batch: gl.int32, num_kv_indices: gl.int64,
-    POSITIVE: gl.constexpr, LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
+    POSITIVE: gl.constexpr, LISTED: gl.constexpr,
+    CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr,
 ):  # fmt: skip
     """Persistent: each program takes its share of the items.
 
@@ -100,8 +105,6 @@ def prefill_hopper(
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
     LISTED    items come from the list, else each program finds its own, see found.py
     """
-    # Waits for the launch before, as wait_for_launch in early.py does.
-    _control("griddepcontrol.wait")
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     queries = _rows_in_shared_memory(DTYPE)
     even = _rows_in_shared_memory(DTYPE)
@@ -121,8 +124,6 @@ def prefill_hopper(
     weights_ready = (_mbarrier(1), _mbarrier(1))
     totals_ready = (_mbarrier(1), _mbarrier(1))
     nowhere = (items + NAN_KEY).to(gl.pointer_type(DTYPE), bitcast=True)
-    rotary_dim = gl.arange(0, ROTARY, FLAG)
-    gl.store(nowhere + rotary_dim, (rotary_dim.to(gl.float32) * float("nan")).to(DTYPE))
     fence_async_shared()
     _barrier()
 
@@ -134,7 +135,7 @@ def prefill_hopper(
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
         [
-            (_gather, (items, requests, q_from, k_from, queries, even, odd, copies, LISTED, CHUNK, SHORT)),
+            (_gather, (items, requests, q_from, k_from, queries, even, odd, copies, LISTED, CHUNK, SHORT, MANY)),
             (_left, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
             (_right, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
         ],
@@ -189,7 +190,7 @@ def _listed_item(items, place):
 
 
 @gluon.jit
-def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr):
+def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr):
     """As `_listed_item`, and how many items there are: requests of more keys first, each from its last tile on."""
     qo, kv, batch, total_q, num_kv_indices = requests
     QUERIES: gl.constexpr = BLOCK // HEADS
@@ -197,9 +198,9 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr):
     _let_rest_begin((batch > 1) & (num_kv_indices <= 2 * SHORT))
     lane = gl.arange(0, LANES, gl.SliceLayout(0, PAIRS))
     row, q_len, kv_start, kv_len, sound, tiles, chunks, length = look(
-        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
+        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
     )
-    _let_rest_begin(gl.sum(((q_len > 0) & (sound <= SHORT)).to(gl.int32), 0))
+    _let_rest_begin(gl.sum(((q_len > 0) & is_short(q_len, sound, SHORT, MANY)).to(gl.int32), 0))
     own = tiles * chunks
     other = gl.arange(0, LANES, gl.SliceLayout(1, PAIRS))
     other_sound = gl.convert_layout(sound, gl.SliceLayout(1, PAIRS))[:, None]
@@ -235,21 +236,29 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr):
 
 @gluon.jit
 def _pairs(start, end):
-    """Pairs of blocks in a run; one at least, as the loop over them must have a round."""
-    return gl.maximum(gl.cdiv(end - start, 2 * BLOCK), 1)
+    """Pairs of blocks in a run, one at least, as the loop over them must have a round; and whether an even block is
+    left after them.
+    """
+    blocks = gl.cdiv(end - start, BLOCK)
+    pairs = gl.maximum(blocks // 2, 1)
+    return pairs, blocks > 2 * pairs
 
 
 @gluon.jit
 def _gather(
     items, requests, q_from, k_from, queries, even, odd, copies,
-    LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr,
+    LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr,
 ):  # fmt: skip
     """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows.
 
     `limit` is where the keys of a tile that is done again end.
     """
     filled, emptied, query_filled, query_emptied, told, item_told = copies
-    phase = 1
+    # Waits for the launch before, as wait_for_launch in early.py does: the consumers wait for what they are told.
+    _control("griddepcontrol.wait")
+    _write_nan_key(k_from[6])
+    even_phase = 1
+    odd_phase = 1
     query_phase = 1
     nth = 0
     limit = 2**30
@@ -263,7 +272,7 @@ def _gather(
         if LISTED:
             row, count, least, start, end, kv_start, slot = _listed_item(items, place)
         else:
-            row, count, least, start, end, kv_start, slot, total = _found_item(requests, place, CHUNK, SHORT)
+            row, count, least, start, end, kv_start, slot, total = _found_item(requests, place, CHUNK, SHORT, MANY)
         if count > 0:
             whole_end = end
             end = gl.minimum(end, limit)
@@ -275,25 +284,28 @@ def _gather(
             query_phase ^= 1
             edge = gl.maximum(least, start)
             sound_end = end
-            for i in range(_pairs(start, end)):
+            pairs, one_more = _pairs(start, end)
+            for i in range(pairs + one_more.to(gl.int32)):
                 even_key, even_rotary = _key(k_from, even_page)
                 odd_key, odd_rotary = _key(k_from, odd_page)
                 even_page, odd_page = _pages(k_from, kv_start, start, end, i + 1)
-                mbarrier.wait(emptied[0], phase)
+                mbarrier.wait(emptied[0], even_phase)
                 _copy(even[0].index(0), even_key, HALF, 0)
                 async_copy.mbarrier_arrive(filled[0], increment_count=False)
-                mbarrier.wait(emptied[1], phase)
+                mbarrier.wait(emptied[1], even_phase)
                 _copy(even[1].index(0), even_key, HALF, HALF)
                 _copy(even[2].index(0), even_rotary, ROTARY, 0)
                 async_copy.mbarrier_arrive(filled[1], increment_count=False)
-                mbarrier.wait(emptied[3], phase)
-                _copy(odd[1].index(0), odd_key, HALF, HALF)
-                async_copy.mbarrier_arrive(filled[3], increment_count=False)
-                mbarrier.wait(emptied[2], phase)
-                _copy(odd[0].index(0), odd_key, HALF, 0)
-                _copy(odd[2].index(0), odd_rotary, ROTARY, 0)
-                async_copy.mbarrier_arrive(filled[2], increment_count=False)
-                phase ^= 1
+                even_phase ^= 1
+                if i < pairs:
+                    mbarrier.wait(emptied[3], odd_phase)
+                    _copy(odd[1].index(0), odd_key, HALF, HALF)
+                    async_copy.mbarrier_arrive(filled[3], increment_count=False)
+                    mbarrier.wait(emptied[2], odd_phase)
+                    _copy(odd[0].index(0), odd_key, HALF, 0)
+                    _copy(odd[2].index(0), odd_rotary, ROTARY, 0)
+                    async_copy.mbarrier_arrive(filled[2], increment_count=False)
+                    odd_phase ^= 1
                 if (i == 0) & (edge < end):
                     # Nobody waits for it here: all buffers are full.
                     sound_end = _first_unsound(k_from, kv_start, edge, end)
@@ -306,6 +318,13 @@ def _gather(
     _let_rest_begin(1)
     mbarrier.wait(query_emptied, query_phase)
     _tell(told, item_told, 0, 0, 0, 0, 0, 0, 0)
+
+
+@gluon.jit
+def _write_nan_key(nowhere):
+    dim = gl.arange(0, ROTARY, FLAG)
+    gl.store(nowhere + dim, (dim.to(gl.float32) * float("nan")).to(nowhere.dtype.element_ty))
+    _barrier()
 
 
 @gluon.jit
@@ -445,7 +464,8 @@ def _left(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.con
     maxima, weights_ready, _totals, _totals_ready = exchange
     odd_l = odd[0].index(0)
     odd_weights = odd[2].index(0)
-    phase = 0
+    even_phase = 0
+    odd_phase = 0
     tile_phase = 0
     count = _await_count(copies, 0)
     while count > 0:
@@ -453,32 +473,36 @@ def _left(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.con
         row, least, start, end, _whole_end, _slot = item
         zero = _zero(row)
         q_rotary = queries[2].index(zero).load(gl.DotOperandLayout(0, SCORES, 2))
-        x = _even_scores_half(queries, even, filled, phase, True, zero)
-        x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, True, zero)
+        x = _even_scores_half(queries, even, filled, even_phase, True, zero)
+        x = _even_scores_rest(x, queries, q_rotary, even, filled, even_phase, True, zero)
         x = warpgroup_mma_wait(0, deps=[x])
-        pairs = _pairs(start, end)
+        pairs, one_more = _pairs(start, end)
         for i in range(pairs):
             zero = _zero(i)
             x = _mask(x, scale, start + i * 2 * BLOCK, least, end, sees, POSITIVE)
-            p, m_even = _weigh(x, m, scale, POSITIVE)
-            weights = _hand_over(m_even, p, even, maxima, weights_ready, 0, zero)
-            total, acc = _rescale(total, acc, m, m_even)
-            total += gl.sum(p, 1)
-            mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
+            mine, m_even, total, acc = _weigh_even(x, m, total, acc, even, exchange, scale, POSITIVE, zero)
             product = warpgroup_mma(mine, even[0].index(zero), acc, is_async=True)
-            mbarrier.wait(weights_ready[1], phase)
+            mbarrier.wait(weights_ready[1], odd_phase)
             m = maxima.index(1).load(ROWS)
             acc = warpgroup_mma_wait(0, deps=[product])
             mbarrier.arrive(emptied[0], count=1)
             total, acc = _rescale(total, acc, m_even, m)
             product = warpgroup_mma(odd_weights, odd_l, acc, is_async=True)
-            phase ^= 1
-            more = i + 1 < pairs
-            x = _even_scores_half(queries, even, filled, phase, more, zero)
+            even_phase ^= 1
+            odd_phase ^= 1
+            more = (i + 1 < pairs) | one_more
+            x = _even_scores_half(queries, even, filled, even_phase, more, zero)
             acc = warpgroup_mma_wait(1, deps=[product])
             mbarrier.arrive(emptied[2], count=1)
-            x = _even_scores_rest(x, queries, q_rotary, even, filled, phase, more, zero)
+            x = _even_scores_rest(x, queries, q_rotary, even, filled, even_phase, more, zero)
             x = warpgroup_mma_wait(0, deps=[x])
+        if one_more:
+            zero = _zero(pairs)
+            x = _mask(x, scale, start + pairs * 2 * BLOCK, least, end, sees, POSITIVE)
+            mine, m, total, acc = _weigh_even(x, m, total, acc, even, exchange, scale, POSITIVE, zero)
+            acc = warpgroup_mma(mine, even[0].index(zero), acc)
+            mbarrier.arrive(emptied[0], count=1)
+            even_phase ^= 1
         _finish(acc, total, m, item, count, sees, results, exchange, 0, tile_phase)
         tile_phase ^= 1
         count = _await_count(copies, tile_phase)
@@ -491,23 +515,22 @@ def _right(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.co
     maxima, weights_ready, _totals, _totals_ready = exchange
     even_r = even[1].index(0)
     even_weights = even[2].index(0)
-    phase = 0
+    even_phase = 0
+    odd_phase = 0
     tile_phase = 0
     count = _await_count(copies, 0)
     while count > 0:
         item, m, total, acc, sees = _await_queries(copies, tile_phase)
         row, least, start, end, _whole_end, _slot = item
         q_rotary = queries[2].index(_zero(row)).load(gl.DotOperandLayout(0, SCORES, 2))
-        pairs = _pairs(start, end)
+        pairs, one_more = _pairs(start, end)
         for i in range(pairs):
             zero = _zero(i)
-            x = _odd_scores(queries, q_rotary, odd, filled, phase, zero)
-            mbarrier.wait(weights_ready[0], phase)
-            m_even = maxima.index(0).load(ROWS)
-            total, acc = _rescale(total, acc, m, m_even)
+            x = _odd_scores(queries, q_rotary, odd, filled, odd_phase, zero)
+            m_even, total, acc = _await_even(m, total, acc, exchange, even_phase)
             product = warpgroup_mma(even_weights, even_r, acc, is_async=True)
             x = warpgroup_mma_wait(1, deps=[x])
-            mbarrier.arrive(query_emptied, count=1, pred=i + 1 == pairs)
+            mbarrier.arrive(query_emptied, count=1, pred=(i + 1 == pairs) & (not one_more))
             x = _mask(x, scale, start + i * 2 * BLOCK + BLOCK, least, end, sees, POSITIVE)
             p, m = _weigh(x, m_even, scale, POSITIVE)
             weights = _hand_over(m, p, odd, maxima, weights_ready, 1, zero)
@@ -518,10 +541,38 @@ def _right(results, queries, even, odd, copies, exchange, scale, POSITIVE: gl.co
             mine = gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2))
             acc = warpgroup_mma(mine, odd[1].index(zero), acc)
             mbarrier.arrive(emptied[3], count=1)
-            phase ^= 1
+            even_phase ^= 1
+            odd_phase ^= 1
+        if one_more:
+            m, total, acc = _await_even(m, total, acc, exchange, even_phase)
+            mbarrier.arrive(query_emptied, count=1)
+            acc = warpgroup_mma(even_weights, even_r, acc)
+            mbarrier.arrive(emptied[1], count=1)
+            even_phase ^= 1
         _finish(acc, total, m, item, count, sees, results, exchange, 1, tile_phase)
         tile_phase ^= 1
         count = _await_count(copies, tile_phase)
+
+
+@gluon.jit
+def _weigh_even(x, m, total, acc, even, exchange, scale, POSITIVE: gl.constexpr, zero):
+    """On the left: weights of an even block, handed over and as an operand, the new maximum, and what was, rescaled."""
+    maxima, weights_ready, _totals, _totals_ready = exchange
+    p, m_even = _weigh(x, m, scale, POSITIVE)
+    weights = _hand_over(m_even, p, even, maxima, weights_ready, 0, zero)
+    total, acc = _rescale(total, acc, m, m_even)
+    total += gl.sum(p, 1)
+    return gl.convert_layout(weights, gl.DotOperandLayout(0, SUMS, 2)), m_even, total, acc
+
+
+@gluon.jit
+def _await_even(m, total, acc, exchange, phase):
+    """On the right: the maximum that the left handed over with its weights, and what was, rescaled."""
+    maxima, weights_ready, _totals, _totals_ready = exchange
+    mbarrier.wait(weights_ready[0], phase)
+    m_even = maxima.index(0).load(ROWS)
+    total, acc = _rescale(total, acc, m, m_even)
+    return m_even, total, acc
 
 
 @gluon.jit

@@ -23,9 +23,9 @@ def rest(
     scale: tl.float32,
     total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64, rows_at: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
-    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, QUERIES: tl.constexpr, CHUNK: tl.constexpr,
-    AT_ONCE: tl.constexpr, ROUND: tl.constexpr, SLICES: tl.constexpr, LISTED: tl.constexpr, SPLITS: tl.constexpr,
-    WAIT: tl.constexpr,
+    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, QUERIES: tl.constexpr,
+    CHUNK: tl.constexpr, AT_ONCE: tl.constexpr, ROUND: tl.constexpr, SLICES: tl.constexpr, LISTED: tl.constexpr,
+    SPLITS: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """Launched to run beside prefill_hopper, which has seen the end of what came before.
 
@@ -55,12 +55,12 @@ def rest(
             nth = following
     else:
         row = program
-        if not has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT):
+        if not has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT, MANY):
             row = total_q
         while row < total_q:
             find_and_attend(
                 queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-                PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
+                PIECES, FEW, ONCE, SHORT, MANY, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             row += tl.num_programs(0)
     shares = 0
@@ -69,12 +69,12 @@ def rest(
             lane = first + tl.arange(0, LANES)
             shares += tl.sum(_shares(
                 qo, kv, items, lane, total_q, batch, num_kv_indices,
-                QUERIES, CHUNK, SHORT, AT_ONCE, SLICES, HEADS, LISTED,
+                QUERIES, CHUNK, SHORT, MANY, AT_ONCE, SLICES, HEADS, LISTED,
             ), 0)  # fmt: skip
     if shares > 0:
         _merge_all(
             qo, kv, items, scratch, scratch_lse, results, shares, total_q, batch, num_kv_indices,
-            QUERIES, CHUNK, SHORT, AT_ONCE, ROUND, SLICES, HEADS, CKV, LISTED, WAIT,
+            QUERIES, CHUNK, SHORT, MANY, AT_ONCE, ROUND, SLICES, HEADS, CKV, LISTED, WAIT,
         )  # fmt: skip
     # Where nothing is merged one waits for all: if each did, those that find no room beside the launch before, and have
     # rows to compute, would begin only then.
@@ -85,8 +85,9 @@ def rest(
 @triton.jit
 def _merge_all(
     qo, kv, items, scratch, scratch_lse, results, all_shares, total_q, batch, num_kv_indices,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, AT_ONCE: tl.constexpr, ROUND: tl.constexpr,
-    SLICES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, LISTED: tl.constexpr, WAIT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, AT_ONCE: tl.constexpr,
+    ROUND: tl.constexpr, SLICES: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, LISTED: tl.constexpr,
+    WAIT: tl.constexpr,
 ):  # fmt: skip
     """Programs take as many shares each of all split requests, in a row; LANES requests are looked at at a time.
 
@@ -99,8 +100,9 @@ def _merge_all(
     for first in tl.range(0, batch, LANES, num_stages=1):
         lane = first + tl.arange(0, LANES)
         shares = _shares(
-            qo, kv, items, lane, total_q, batch, num_kv_indices, QUERIES, CHUNK, SHORT, AT_ONCE, SLICES, HEADS, LISTED
-        )
+            qo, kv, items, lane, total_q, batch, num_kv_indices,
+            QUERIES, CHUNK, SHORT, MANY, AT_ONCE, SLICES, HEADS, LISTED,
+        )  # fmt: skip
         count = tl.sum(shares, 0)
         before = earlier + tl.cumsum(shares, 0) - shares
         earlier += count
@@ -122,8 +124,8 @@ def _merge_all(
 @triton.jit
 def _shares(
     qo, kv, items, lane, total_q, batch, num_kv_indices,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, AT_ONCE: tl.constexpr, SLICES: tl.constexpr,
-    HEADS: tl.constexpr, LISTED: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, AT_ONCE: tl.constexpr,
+    SLICES: tl.constexpr, HEADS: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """How many shares the merging of each request has; those past the last one have none."""
     if LISTED:
@@ -133,6 +135,6 @@ def _shares(
         chunks = tl.where(split, tl.cdiv(kv_len, split_length(q_len, kv_len, QUERIES, CHUNK)), 1)
     else:
         _q_start, q_len, _kv_start, _kv_len, _sound, _tiles, chunks, _length = look(
-            qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT
+            qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
         )
     return tl.where(chunks > 1, count_shares(q_len, chunks, AT_ONCE, SLICES, HEADS), 0).to(tl.int32)

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .early import let_next_begin, wait_for_launch
 from .listing import ROW, store_header, store_item, store_row
-from .lookup import existing_keys, extent, find_requests, first_slot, first_tile
+from .lookup import existing_keys, extent, find_requests, first_slot, first_tile, is_short
 from .split import count_chunks
 
 TILES_PER_PROGRAM = 64
@@ -27,7 +27,7 @@ def schedule(
     qo_indptr, kv_indptr, items, qo_step: tl.int64, kv_step: tl.int64,
     total_q: tl.int64, batch: tl.int64, num_kv_indices: tl.int64, tile_programs: tl.int32,
     rows_at: tl.int64,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, TILES: tl.constexpr,
     WAIT: tl.constexpr,
 ):  # fmt: skip
     """The first programs list tiles of requests that are not split, the others the items of a split request each.
@@ -40,16 +40,16 @@ def schedule(
     kv = (kv_indptr, kv_step)
     program = tl.program_id(0)
     if program < tile_programs:
-        _list_tiles(qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, TILES)
+        _list_tiles(qo, kv, items, rows_at, total_q, batch, num_kv_indices, program, QUERIES, CHUNK, SHORT, MANY, TILES)
     else:
         request = (program - tile_programs).to(tl.int64)
-        _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT)
+        _list_chunks(qo, kv, items, total_q, batch, num_kv_indices, request, QUERIES, CHUNK, SHORT, MANY)
 
 
 @triton.jit
 def _list_tiles(
     qo, kv, items, rows_at, total_q, batch, num_kv_indices, program,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, TILES: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """TILES tiles (lookup.py): an item each, or a row each of their queries for `short`; program 0 the header too."""
     tile = program.to(tl.int64) * TILES + tl.arange(0, TILES)
@@ -58,15 +58,15 @@ def _list_tiles(
     q_len = q_end - q_start
     splits = _in_order(kv, batch)
     sound = existing_keys(kv_start, kv_len, num_kv_indices)
-    tiles, chunks, _length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
+    tiles, chunks, _length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT, MANY)
     nth = tile - first_tile(q_start, request, QUERIES)
     mine = (chunks == 1) & (nth >= 0) & (nth < tiles)
-    is_short = (tiles == 0) & (nth >= 0) & (QUERIES * nth < q_len)
-    if (program == 0) | (tl.max((mine | is_short).to(tl.int32), 0) == 1):
+    for_short = (tiles == 0) & (nth >= 0) & (QUERIES * nth < q_len)
+    if (program == 0) | (tl.max((mine | for_short).to(tl.int32), 0) == 1):
         sees = tl.minimum(kv_len - q_len + tl.minimum(QUERIES * (nth + 1), q_len), sound)
         earlier, count, short_rows, all_short_rows, in_order = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, tl.where(mine, sees, 0).to(tl.int32), request.to(tl.int32),
-            QUERIES, CHUNK, SHORT, 32,
+            QUERIES, CHUNK, SHORT, MANY, 32,
         )  # fmt: skip
         if program == 0:
             padding = total_q - tl.load(qo[0] + batch * qo[1]).to(tl.int64)
@@ -80,27 +80,27 @@ def _list_tiles(
             query = QUERIES * nth + i
             store_row(
                 items + rows_at + ROW * (short_rows + query), q_start + query, kv_len - q_len + query + 1, kv_len,
-                sound, kv_start, is_short & in_order & (query < q_len),
+                sound, kv_start, for_short & in_order & (query < q_len),
             )  # fmt: skip
 
 
 @triton.jit
 def _list_chunks(
     qo, kv, items, total_q, batch, num_kv_indices, request,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """The items of a request if it is split: each of its tiles over each of its chunks."""
     WIDTH: tl.constexpr = 128
     q_start, q_end, kv_start, kv_len = extent(qo, kv, request, batch, total_q)
     q_len = q_end - q_start
     sound = existing_keys(kv_start, kv_len, num_kv_indices)
-    tiles, chunks, length = requested_work(q_len, kv_len, sound, True, QUERIES, CHUNK, SHORT)
+    tiles, chunks, length = requested_work(q_len, kv_len, sound, True, QUERIES, CHUNK, SHORT, MANY)
     if chunks > 1:
         splits = _in_order(kv, batch)
         one = tl.zeros([1], tl.int32)
         earlier, _count, _short_rows, _all_short_rows, in_order = _count_earlier(
             qo, kv, total_q, batch, num_kv_indices, splits, one + length.to(tl.int32), one + request.to(tl.int32),
-            QUERIES, CHUNK, SHORT, WIDTH,
+            QUERIES, CHUNK, SHORT, MANY, WIDTH,
         )  # fmt: skip
         first = tl.sum(earlier, 0).to(tl.int64)
         for start in tl.range(0, tiles * chunks, WIDTH, num_stages=1):
@@ -131,9 +131,12 @@ def _in_order(pointer, batch):
 
 
 @triton.jit
-def requested_work(q_len, kv_len, sound, splits, QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr):
+def requested_work(
+    q_len, kv_len, sound, splits,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
     """Of each request, `sound` of whose keys exist: its tiles (none if `short` takes it), chunks and keys in each."""
-    ours = (q_len > 0) & (sound > SHORT)
+    ours = (q_len > 0) & ~is_short(q_len, sound, SHORT, MANY)
     q_len = tl.where(ours, q_len, 1)
     chunks, length = count_chunks(q_len, kv_len, sound, ours & splits, QUERIES, CHUNK)
     return tl.where(ours, tl.cdiv(q_len, QUERIES), 0), chunks, length
@@ -142,7 +145,7 @@ def requested_work(q_len, kv_len, sound, splits, QUERIES: tl.constexpr, CHUNK: t
 @triton.jit
 def _count_earlier(
     qo, kv, total_q, batch, num_kv_indices, splits, keys, request,
-    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, CHUNK: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """How many items of other requests come before one of `keys` keys of `request`: clearly longer ones, and about as
     long ones of earlier requests. How many items there are. How many rows of earlier requests `short` takes, and of
@@ -164,7 +167,7 @@ def _count_earlier(
         q_len = q_end - q_start
         kv_len = tl.maximum(kv_end - kv_start, 0)
         sound = existing_keys(kv_start, kv_len, num_kv_indices)
-        tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT)
+        tiles, chunks, length = requested_work(q_len, kv_len, sound, splits, QUERIES, CHUNK, SHORT, MANY)
         # Tile i sees prefix + QUERIES * (i + 1) keys, the last one all, and none more than exist.
         prefix = tl.minimum(tl.maximum(kv_len - q_len, -(2**30)), 2**30).to(tl.int32)[None, :]
         sound = sound.to(tl.int32)[None, :]

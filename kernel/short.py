@@ -3,9 +3,9 @@
 Small work is a chain of waits: for row pointers, page ids, rows, instructions. So a program looks up both row pointers
 at once, 32 at a time, gathers every key before it multiplies, and runs a few hundred instructions once.
 
-Which requests these are, the number of their keys that exist decides: positions inside kv_indices, and none of an
-empty cache. A row that sees more keys than that is NaN, however many a row pointer claims. All other requests are
-taken by the other launches, of which there are none where kv_indices holds no more than SHORT positions.
+Which requests these are, their lengths decide (`is_short` in lookup.py), and of keys those that exist: positions inside
+kv_indices, and none of an empty cache. A row that sees more keys than that is NaN, however many a row pointer claims.
+All other requests are taken by the other launches, of which there are none where kv_indices is too short for one.
 
 Where there are many rows, or most of them belong to other launches, programs take rows in turn. On Hopper rest.py takes
 the place of `short` where there are other launches.
@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
 from .early import fetch, wait_for_launch
-from .lookup import existing_keys, find_row
+from .lookup import existing_keys, find_row, is_short
 
 
 @triton.jit(do_not_specialize=list(range(32)))
@@ -30,7 +30,8 @@ def short(
     scale: tl.float32,
     total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
-    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, ROWS: tl.constexpr, WAIT: tl.constexpr,
+    FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, ROWS: tl.constexpr,
+    WAIT: tl.constexpr,
 ):  # fmt: skip
     """ROWS says how a program finds its rows: "one" each, or "all" in turn."""
     wait_for_launch(WAIT)
@@ -55,14 +56,14 @@ def short(
     if ROWS == "one":
         find_and_attend(
             queries, ckv, kpe, qo, kv, pages, results, program, scale, total_q, batch,
-            PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
+            PIECES, FEW, ONCE, SHORT, MANY, HEADS, CKV, KPE, VECTORS,
         )  # fmt: skip
     else:
         row = program
         while row < total_q:
             find_and_attend(
                 queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-                PIECES, FEW, ONCE, SHORT, HEADS, CKV, KPE, VECTORS,
+                PIECES, FEW, ONCE, SHORT, MANY, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
             row += tl.num_programs(0)
 
@@ -70,16 +71,16 @@ def short(
 @triton.jit
 def find_and_attend(
     queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-    PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, HEADS: tl.constexpr,
-    CKV: tl.constexpr, KPE: tl.constexpr, VECTORS: tl.constexpr,
+    PIECES: tl.constexpr, FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr,
+    HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, VECTORS: tl.constexpr,
 ):  # fmt: skip
-    """Compute a row if its request has no more than SHORT keys that exist."""
+    """Compute a row if it is one of those, see `is_short`."""
     request, q_start, q_end, kv_start, kv_end = find_row(qo, kv, batch, row)
     q_end = tl.where(request < batch, q_end, total_q)
     kv_len = tl.maximum(kv_end - kv_start, 0)
     sound = tl.where(pages[3] > 0, existing_keys(kv_start, kv_len, pages[2]), 0)
     # Row pointers that fall may lead to a request that the row is not in.
-    if (sound <= SHORT) & (q_start <= row) & (row < q_end):
+    if is_short(q_end - q_start, sound, SHORT, MANY) & (q_start <= row) & (row < q_end):
         sees = tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)
         end = tl.minimum(sees, sound).to(tl.int32)
         attend_row(

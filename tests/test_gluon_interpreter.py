@@ -21,14 +21,15 @@ from tests.reference_inputs import make_inputs
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="Triton was imported without its interpreter")
 
 # The first bad key is one that some rows see; pages outside the cache; a tile that sees nothing, and NaN in its first
-# key; chunks, and scores that turn over; several pairs of blocks and several items for a program; an item of more keys
-# than are left of the one before it, which meets a bad one.
+# key; chunks, and scores that turn over; several items for a program, first with a pair of blocks and one more, then
+# with two pairs; an item of more keys than are left of the one before it, which meets a bad one.
 CASES = (
     Case(((1, 5, 30),), values="nonfinite-beyond"),
     Case(((1, 6, 30),), pages="garbage"),
     Case(((1, 22, 18),), values="nonfinite-beyond", seed=2),
     Case(((1, 1, 300),), scale="negative"),
     Case(((1, 13, 138),)),
+    Case(((1, 13, 200),)),
     Case(((1, 4, 30), (5, 2, 29)), values="nonfinite-beyond", seed=1),
 )
 MUTANTS = [mutant for mutant in hopper.MUTANTS if not mutant.equivalent]

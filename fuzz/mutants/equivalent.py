@@ -77,7 +77,8 @@ _SAME: dict[str, tuple[str, ...]] = {
         "find_and_attend: row < q_end -> row <= q_end",
     ),
     "what `short` computes of longer requests, the launches after it write again": (
-        "find_and_attend: (sound <= SHORT) & (q_start <= row) -> (sound <= SHORT) | (q_start <= row)",
+        "find_and_attend: is_short(q_end - q_start, sound, SHORT, MANY) & (q_start <= row) -> "
+        "is_short(q_end - q_start, sound, SHORT, MANY) | (q_start <= row)",
     ),
     "a row that has seen nothing: -inf less any number is -inf, of weight 0": (
         "attend: tl.where(m_new == -float('inf'), 0.0, m_new) -> tl.where(m_new == -float('inf'), 1.0, m_new)",
@@ -165,7 +166,8 @@ _SAME: dict[str, tuple[str, ...]] = {
         "queries[1], ckv, kpe, indi ... , CKV, KPE, VECTORS) (2)",
     ),
     "the launches that follow find no request that is theirs": (
-        "_launch: num_kv_indices > plan.short -> num_kv_indices >= plan.short",
+        "Plan.is_short: min(q_len, sound) <= self.many -> min(q_len, sound) < self.many",
+        "Plan.is_short: sound <= self.short -> sound < self.short",
     ),
     "callers pass `end` above `start`, and a round takes more than two keys": (
         "attend: tl.maximum(end, start + 1) -> end",
