@@ -14,6 +14,7 @@ from fuzz.strata.lengths import (
     INT32_ROWS,
     LONG,
     LONG_CHUNKS,
+    MANY,
     MERGED,
     MOST_SHORT,
     MOST_SPLIT,
@@ -145,8 +146,8 @@ def _decode(d: _Drawing) -> list[Run]:
 
 
 def _no_prefix(d: _Drawing) -> list[Run]:
-    """Any number of queries, or a few more than short requests have keys."""
-    q_len = d.one_of((d.queries(), SHORT[d.on_gpu] + d.integer(1, 9)))
+    """Any number of queries, or about as many as there are keys in short requests, of many queries or not."""
+    q_len = d.one_of((d.queries(), SHORT[d.on_gpu] + d.integer(1, 9), MANY[d.on_gpu] + d.integer(0, 3)))
     return d.among((1, q_len, q_len), 1)
 
 

@@ -19,7 +19,9 @@ TILE_QUERIES, TILE_KEYS = 4, 64
 LONG = 8192
 # our kernel takes requests of more keys than that another way, in the interpreter and on GPUs
 SHORT = (16, 128)
-# of those, what it takes in a second round
+# unless there are more than so many of both, keys and queries
+MANY = (6, 96)
+# of short requests, what it takes in a second round
 TWO_ROUNDS = ((9, 16), (65, 128))
 # keys in a chunk of split-KV of our kernel: for each query, in the interpreter and on GPUs, and for up to MOST_SPLIT
 # queries where there are many keys

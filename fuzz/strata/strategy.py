@@ -155,6 +155,7 @@ _TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {
     # the first key past an edge is the first of all, or the page that is missing
     ("lengths:masked-rows",): ("values:nonfinite-beyond", "pages:just-past"),
     ("lengths:splits",): ("values:logits-below",),  # a chunk that holds nothing wins
+    ("lengths:splits", "lengths:long-context"): ("values:rising",),  # chunks merged after others outweigh them
     ("lengths:decode", "lengths:key-edge"): ("values:nonfinite-hidden",),  # tiles of which all keys are seen
     ("layout:index-packed",): ("indptr:kv-before-start",),  # what is there could be a page
     # the last key, which not all rows see, is in the last page of the cache
