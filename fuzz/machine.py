@@ -20,6 +20,7 @@ WORKERS_PER_GPU = 16
 WORKERS_PER_CORE = 16  # at most, where a number is asked for
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1  # of malloc.h
 _PR_SET_PDEATHSIG = 1
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET")  # what decides on which device a kernel runs
 LONGEST_START = 30.0  # seconds that the interpreter and pytest take to start at most
 
 

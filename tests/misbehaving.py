@@ -118,6 +118,11 @@ def prints(operands):
     ctypes.CDLL(None).puts(b"from C")  # buffered there, as what device code prints
 
 
+@misbehaves
+def tells_its_device(operands):
+    print(os.environ["CUDA_VISIBLE_DEVICES"])
+
+
 def complains(**operands):
     """Right, and writes a lot to stderr."""
     sys.stderr.write("a warning\n" * 10_000)

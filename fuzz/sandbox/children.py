@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from functools import cache
 
+from fuzz.machine import DEVICE_VARIABLES
 from fuzz.sandbox.shared import Memory
 from fuzz.sandbox.tail import Tail
 from fuzz.sandbox.wire import Message, receive, send
@@ -69,9 +70,15 @@ class Child:
         self.memory.close()
 
 
+def nursery() -> Nursery:
+    """The nursery of this process for the device that its variables now choose, one for all its sandboxes: it takes as
+    long to start as torch to import, and children have the variables that it was started with.
+    """
+    return _nursery(os.getpid(), *map(os.environ.get, DEVICE_VARIABLES))
+
+
 @cache
-def nursery_of(pid: int) -> Nursery:
-    """The nursery of this process, one for all its sandboxes: it takes as long to start as torch to import."""
+def _nursery(*_variables: int | str | None) -> Nursery:
     return Nursery()
 
 

@@ -16,7 +16,7 @@ from fuzz.checks import Verdict
 from fuzz.checks.results import KernelRaised
 from fuzz.checks.storage import tensors
 from fuzz.options import UsageError
-from fuzz.sandbox.children import DYING_SECONDS, Child, nursery_of
+from fuzz.sandbox.children import DYING_SECONDS, Child, nursery
 from fuzz.sandbox.patience import LOADING, Patience
 from fuzz.sandbox.shared import lend, take
 from fuzz.sandbox.wire import Ended, Message
@@ -49,7 +49,7 @@ class Sandbox:
         self.spec, self.profile, self.device = spec, PROFILES[profile], device
         self.patience = Patience(device)
         located(spec)
-        self._nursery = nursery_of(os.getpid())
+        self._nursery = nursery()
         self._child: Child | None = None
         self._tells_variants = False
         self._printed = ""
