@@ -72,8 +72,8 @@ class _Drawing:
     def one_of(self, options: Sequence[T]) -> T:
         return self.choices.one_of(options)
 
-    def queries(self, share: int = 1) -> int:
-        return self.integer(1, TILE_QUERIES * max(1, self.tiles // share))
+    def queries(self, share: int = 1, least: int = 1) -> int:
+        return self.integer(least, TILE_QUERIES * max(1, self.tiles // share))
 
     def most_keys(self, q_len: int, share: int = 1) -> int:
         """Keys that q_len queries may see within the share of the tiles; at least q_len."""
@@ -158,7 +158,7 @@ def _key_edge(d: _Drawing) -> list[Run]:
 
 
 def _prefix_edge(d: _Drawing) -> list[Run]:
-    q_len = max(2, d.queries(2))
+    q_len = d.queries(2, least=2)
     edges = [edge for edge in _edges(0, d.most_keys(q_len) - q_len) if edge >= 15]
     return d.among((1, q_len, q_len + d.one_of(edges or [15, 16, 17])), 1)
 
@@ -171,11 +171,12 @@ def _query_edge(d: _Drawing) -> list[Run]:
 
 def _masked_rows(d: _Drawing) -> list[Run]:
     """Any number of queries, or a few more than keys, of which there are more than short requests have."""
-    q_len = d.one_of((max(2, d.queries()), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
+    q_len = d.one_of((d.queries(least=2), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
     few = (1, q_len, d.integer(1, q_len - 1))
-    kv_len = SHORT[d.on_gpu] + d.integer(1, 9)
-    longer = (1, kv_len + d.integer(1, 11), kv_len)
-    return d.among(d.one_of((few, longer, longer)), 2)
+    more = [SHORT[d.on_gpu] + d.integer(1, 9) for _ in range(2)]
+    longer = [(1, kv_len + d.integer(1, 11), kv_len) for kv_len in more]
+    special = d.one_of(([few], longer[:1], longer[:1], longer[:1], longer))
+    return special if len(special) > 1 else d.among(special[0], 2)
 
 
 def _empty_kv(d: _Drawing) -> list[Run]:
@@ -203,6 +204,16 @@ def _uneven(d: _Drawing) -> list[Run]:
     return requests
 
 
+def _alike(d: _Drawing) -> list[Run]:
+    """Nearly a tile of queries each, over more keys than short requests have and too few to be split."""
+    q_len = TILE_QUERIES - 1
+    kv_len = d.integer(SHORT[d.on_gpu] + 1, q_len * CHUNKS[d.on_gpu] * 4 // 5)
+    requests = [(1, q_len, kv_len), (1, q_len, kv_len + d.integer(0, kv_len // 5))]
+    if d.one_of((False, True)):
+        requests.insert(1, d.request(4))
+    return requests
+
+
 def _splits(d: _Drawing) -> list[Run]:
     """A number of whole chunks for each query and about a key, between requests of about a chunk."""
     q_len = d.one_of((1, 1, *range(2, MOST_SPLIT + 1)))
@@ -220,13 +231,17 @@ def _splits(d: _Drawing) -> list[Run]:
 
 
 def _crowd(d: _Drawing) -> list[Run]:
-    """The last request is the one that is hard to find; or each is, with a query and a key of its own."""
+    """The last request is the one that is hard to find; or each is, with a query and a key of its own. Or the first and
+    the last are both split."""
     crowd = d.one_of((CROWDS[0], *CROWDS, *([MOST_SHORT] if d.on_gpu else [])))
     count = d.integer(crowd + 1, crowd + 9)
     q_len, kv_len = d.one_of(((0, 0), (0, 1), (1, 1))[: 3 if count < d.most else 2])
     last = [d.request(2), (1, 1, d.integer(1, SHORT[0] // 2))]
     if d.on_gpu:
         last.append((1, d.integer(1, TILE_QUERIES + 1), SHORT[1] + d.integer(1, CHUNKS[1])))
+    if d.one_of((False, False, True)):
+        split = (1, 1, CHUNKS[d.on_gpu] + d.integer(1, 9))
+        return [split, (count, q_len, kv_len), split]
     return [(count, q_len, kv_len), d.one_of(last)]
 
 
@@ -278,6 +293,7 @@ _STRATA: dict[str, Callable[[_Drawing], list[Run]]] = {
     "uneven": _uneven,
     "splits": _splits,
     "crowd": _crowd,
+    "alike": _alike,
     "server": _server,
     "many-requests": _many_requests,
     "long-context": _long_context,

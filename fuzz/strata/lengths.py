@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from fuzz.strata.stratum import Stratum
@@ -94,6 +95,11 @@ def server_lengths() -> dict[str, Runs]:
 def _live(runs: Runs) -> list[tuple[int, int]]:
     """Lengths of the requests that have both queries and keys."""
     return [(q_len, kv_len) for _, q_len, kv_len in runs if q_len and kv_len]
+
+
+def _longer_than_short(runs: Runs) -> list[int]:
+    """Contexts of requests that are not short in the interpreter, in order; of equal ones in a row two."""
+    return sorted(kv_len for count, q_len, kv_len in runs if q_len and kv_len > SHORT[0] for _ in range(min(count, 2)))
 
 
 def _takes_two_rounds(kv_len: int) -> bool:
@@ -199,6 +205,11 @@ LENGTHS = {
         "second step",
         source="F11, F28; FlashInfer #3125",
         holds=lambda runs: batch(runs) > CROWDS[0],
+    ),
+    "alike": Lengths(
+        doc="two contexts within a quarter of each other: a list in order of length gives each a place of its own",
+        source="F11; onnxruntime PR #28200",
+        holds=lambda runs: any(4 * longer <= 5 * shorter for shorter, longer in pairwise(_longer_than_short(runs))),
     ),
     "server": Lengths(
         doc="the lengths of one of FlashInfer-Bench's 38 workloads: what servers send",
