@@ -12,8 +12,8 @@ from kernel.schedule import TILES_PER_PROGRAM, schedule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADER, ITEM, ROW = listing.HEADER.value, listing.ITEM.value, listing.ROW.value
-_QUERIES, _CHUNK, _SHORT = 4, 256, 64
-_PLAN = Plan(Tile(_QUERIES, 64, 2, 2, 8), Tile(1, 64, 2, 4, 4), chunk=_CHUNK, short=_SHORT, listed=True)
+_QUERIES, _CHUNK, _SHORT, _MANY = 4, 256, 64, 20
+_PLAN = Plan(Tile(_QUERIES, 64, 2, 2, 8), Tile(1, 64, 2, 4, 4), chunk=_CHUNK, short=_SHORT, many=_MANY, listed=True)
 
 
 def _lists(q_lens: list[int], kv_lens: list[int], padding: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -43,12 +43,16 @@ def _run(qo, kv, total_q: int, num_kv_indices: int) -> tuple[bool, np.ndarray, n
     return bool(splits), items[HEADER : HEADER + count, :7], rows[:short_rows]
 
 
+def _is_short(q_len: int, kv_len: int) -> bool:
+    return kv_len <= _SHORT and (q_len <= _MANY or kv_len <= _MANY)
+
+
 def _expected(q_lens: list[int], kv_lens: list[int]) -> set[tuple[int, ...]]:
     """The items of a batch, from the definition of a tile and of a split."""
     items = set()
     row = start = 0
     for q_len, kv_len in zip(q_lens, kv_lens, strict=True):
-        if kv_len > _SHORT:
+        if not _is_short(q_len, kv_len):
             tiles = -(-q_len // _QUERIES)
             length = _CHUNK * q_len if kv_len <= 8 * _CHUNK else 4 * _CHUNK * tiles
             for first in range(0, q_len, _QUERIES):
@@ -72,7 +76,7 @@ def _expected_rows(q_lens: list[int], kv_lens: list[int], padding: int) -> list[
     rows = []
     row = start = 0
     for q_len, kv_len in zip([*q_lens, padding], [*kv_lens, 0], strict=True):
-        if kv_len <= _SHORT:
+        if _is_short(q_len, kv_len):
             for query in range(q_len):
                 sees = max(kv_len - q_len + query + 1, 0)
                 rows.append((row + query, sees, sees, start if sees else 0))
@@ -84,7 +88,7 @@ def _expected_rows(q_lens: list[int], kv_lens: list[int], padding: int) -> list[
 _LENGTHS = st.lists(
     st.tuples(
         st.integers(0, 30) | st.sampled_from([128, 300, 1000]),
-        st.integers(0, 300) | st.sampled_from([64, 65, 256, 257, 512, 2048, 2049, 5000]),
+        st.integers(0, 300) | st.sampled_from([20, 21, 64, 65, 256, 257, 512, 2048, 2049, 5000]),
     ),
     min_size=1,
     max_size=40,
@@ -95,6 +99,7 @@ _LENGTHS = st.lists(
 @given(_LENGTHS, st.integers(0, 5))
 @example([(1, 131072)], 0)
 @example([(0, 70), (300, 70)], 0)
+@example([(20, 21), (21, 20), (21, 21), (21, 64)], 0)
 @example([(1000, 3000)] * 3 + [(1, 4096)] * 40, 2)
 def test_every_tile_and_chunk_and_short_row_is_listed_once(lengths, padding):
     q_lens, kv_lens = map(list, zip(*lengths, strict=True))
