@@ -31,10 +31,10 @@ def store_header(items, in_order, count, splits, short_rows, padding):
 
 
 @triton.jit
-def store_item(items, nth, row, count, least, start, end, kv_start, slot, mask, QUERIES: tl.constexpr):
+def store_item(items, nth, row, count, least, start, end, kv_start, slot, mask):
     """Item number `nth`: a tile of queries over a run of keys of their request.
 
-    row, count    the first query row of the tile and how many of them are in it, at most QUERIES; 0 for nothing to do
+    row, count    the first query row of the tile and how many are in it; 0 for nothing to do
     least         keys of the request that the first of them sees; each next one sees one more
     start, end    the run of keys; no more than the last query sees
     kv_start      position of the request's first key
@@ -43,8 +43,8 @@ def store_item(items, nth, row, count, least, start, end, kv_start, slot, mask, 
     at = items + (HEADER + nth) * ITEM
     tl.store(at, row.to(tl.int32), mask=mask)
     tl.store(at + 1, count.to(tl.int32), mask=mask)
-    # Rows may be far from seeing a key, and a request may claim more keys than there are.
-    tl.store(at + 2, tl.minimum(tl.maximum(least, -QUERIES), 2**30).to(tl.int32), mask=mask)
+    # A request may claim more keys than there are.
+    tl.store(at + 2, tl.minimum(least, 2**30).to(tl.int32), mask=mask)
     tl.store(at + 3, start.to(tl.int32), mask=mask)
     tl.store(at + 4, tl.maximum(end, 0).to(tl.int32), mask=mask)
     tl.store(at + 5, kv_start.to(tl.int32), mask=mask)

@@ -229,9 +229,7 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY:
     end = gl.minimum(least - 1 + queries, gl.where(split, start + length, whole))
     count = gl.where((chunks > 0) & ((end > start) | (chunks == 1)), queries, 0)
     slot = gl.where(split, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * tile, -1)
-    return (
-        row + QUERIES * tile, count, gl.maximum(least, -QUERIES), start, gl.maximum(end, 0), kv_start, slot, items,
-    )  # fmt: skip
+    return row + QUERIES * tile, count, least, start, gl.maximum(end, 0), kv_start, slot, items
 
 
 @gluon.jit

@@ -74,7 +74,7 @@ def _list_tiles(
         store_item(
             items, earlier.to(tl.int64) + tiles - 1 - nth, q_start + QUERIES * nth,
             tl.minimum(q_len - QUERIES * nth, QUERIES), kv_len - q_len + QUERIES * nth + 1, kv_len * 0, sees, kv_start,
-            kv_len * 0 - 1, mine & in_order, QUERIES,
+            kv_len * 0 - 1, mine & in_order,
         )  # fmt: skip
         for i in tl.static_range(QUERIES):
             query = QUERIES * nth + i
@@ -113,7 +113,7 @@ def _list_chunks(
             store_item(
                 items, first + item, q_start + QUERIES * nth, queries, kv_len - q_len + QUERIES * nth + 1,
                 chunk * length, end, kv_start + nth * 0, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * nth,
-                splits & in_order & (item < tiles * chunks), QUERIES,
+                splits & in_order & (item < tiles * chunks),
             )  # fmt: skip
 
 

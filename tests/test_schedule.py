@@ -62,10 +62,10 @@ def _expected(q_lens: list[int], kv_lens: list[int]) -> set[tuple[int, ...]]:
                 for chunk in range(-(-kv_len // length)):
                     end = min(sees, (chunk + 1) * length)
                     if kv_len <= length:
-                        items.add((row + first, queries, max(prefix + first + 1, -4), 0, max(sees, 0), start, -1))
+                        items.add((row + first, queries, prefix + first + 1, 0, max(sees, 0), start, -1))
                     elif end > chunk * length:
                         slot = 2 * start // _CHUNK + chunk * q_len + first
-                        items.add((row + first, queries, max(prefix + first + 1, -4), chunk * length, end, start, slot))
+                        items.add((row + first, queries, prefix + first + 1, chunk * length, end, start, slot))
         row += q_len
         start += kv_len
     return items

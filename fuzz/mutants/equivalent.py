@@ -40,6 +40,17 @@ _SAME: dict[str, tuple[str, ...]] = {
     "only requests of the same length are about as long: another order": (
         "_about: ones | ones >> 16 -> ones & ones >> 16",
     ),
+    "true counts as 1 without the cast": (
+        "_gather: again.to(gl.int32) -> again",
+        "_gather: one_more.to(gl.int32) -> one_more",
+    ),
+    "NaN either way": ("_write_nan_key: dim.to(gl.float32) * float('nan') -> dim.to(gl.float32) + float('nan')",),
+    "past a run comes its last key again, which no row sees there: speed": (
+        "_pairs: blocks // 2 -> blocks * 2",
+        "_pairs: blocks > 2 * pairs -> blocks >= 2 * pairs",
+        "_pairs: end - start -> end + start",
+        "_pairs: gl.maximum(blocks // 2, 1) -> gl.maximum(blocks // 2, 2)",
+    ),
     "-inf as log2(0) is, and m is 0 or -inf where total is 0": (
         "_store_rows: gl.where(total == 0, -float('inf'), m + gl.log2(total)) -> m + gl.log2(total)",
     ),

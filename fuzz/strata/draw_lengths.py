@@ -34,8 +34,8 @@ LONGEST = 2 * MERGED * LONG_CHUNKS[1] + 1
 
 # 6 unless named: dear and special ones are rarer. Hypothesis favours small numbers where there are more than 128.
 _WEIGHTS = {
-    "single": 9, "ragged": 9, "masked-rows": 12, "no-queries": 1, "splits": 15, "crowd": 8, "server": 3,
-    "many-requests": 4, "long-context": 2, "huge-q": 8,
+    "single": 9, "ragged": 9, "masked-rows": 12, "no-queries": 1, "alike": 9, "splits": 15, "crowd": 8,
+    "server": 3, "many-requests": 4, "long-context": 2, "huge-q": 8,
 }  # fmt: skip
 # parts of the budget that a case may use: most are cheap
 _PARTS = (8, 8, 4, 4, 2, 1)
@@ -126,11 +126,12 @@ def _ragged(d: _Drawing) -> list[Run]:
 
 
 def _tiny(d: _Drawing) -> list[Run]:
-    requests = []
-    for _ in range(d.integer(1, 3)):
+    def request() -> Run:
         q_len = d.integer(1, 4)
-        requests.append((1, q_len, d.integer(1 if d.masked else q_len, 4)))
-    return requests
+        return 1, q_len, d.integer(1 if d.masked else q_len, 4)
+
+    # The first one as a single request is drawn, which then shrinks to that.
+    return [request(), *(request() for _ in range(d.integer(0, 2)))]
 
 
 def _two_rounds(d: _Drawing) -> list[Run]:
@@ -170,13 +171,20 @@ def _query_edge(d: _Drawing) -> list[Run]:
 
 
 def _masked_rows(d: _Drawing) -> list[Run]:
-    """Any number of queries, or a few more than keys, of which there are more than short requests have."""
+    """Any number of queries, or a few more than keys, of which there are more than short requests have; others may be
+    such, too."""
+
+    def longer() -> Run:
+        kv_len = SHORT[d.on_gpu] + d.integer(1, 9)
+        return 1, kv_len + d.integer(1, 11), kv_len
+
     q_len = d.one_of((d.queries(least=2), d.integer(TILE_KEYS // 4, TILE_KEYS // 2)))
-    few = (1, q_len, d.integer(1, q_len - 1))
-    more = [SHORT[d.on_gpu] + d.integer(1, 9) for _ in range(2)]
-    longer = [(1, kv_len + d.integer(1, 11), kv_len) for kv_len in more]
-    special = d.one_of(([few], longer[:1], longer[:1], longer[:1], longer))
-    return special if len(special) > 1 else d.among(special[0], 2)
+    few, many = (1, q_len, d.integer(1, q_len - 1)), longer()
+    requests = [d.one_of((few, many, many))]
+    for _ in range(d.integer(0, 2)):
+        ordinary, many = d.request(3), longer()
+        requests.insert(d.integer(0, len(requests)), d.one_of((ordinary, ordinary, many)))
+    return requests
 
 
 def _empty_kv(d: _Drawing) -> list[Run]:
@@ -205,9 +213,11 @@ def _uneven(d: _Drawing) -> list[Run]:
 
 
 def _alike(d: _Drawing) -> list[Run]:
-    """Nearly a tile of queries each, over more keys than short requests have and too few to be split."""
+    """Nearly a tile of queries each, over more keys than short requests have and too few to be split. The first has
+    any number of them, or is just past a multiple, where contexts of about its length begin."""
     q_len = TILE_QUERIES - 1
-    kv_len = d.integer(SHORT[d.on_gpu] + 1, q_len * CHUNKS[d.on_gpu] * 4 // 5)
+    least, most = SHORT[d.on_gpu] + 1, q_len * CHUNKS[d.on_gpu] * 4 // 5
+    kv_len = d.one_of((d.integer(least, most), 32 * d.integer(least // 32 + 1, most // 32) + 1))
     requests = [(1, q_len, kv_len), (1, q_len, kv_len + d.integer(0, kv_len // 5))]
     if d.one_of((False, True)):
         requests.insert(1, d.request(4))
