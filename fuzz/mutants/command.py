@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     add("--groups", metavar="NAME,...", type=_groups, default=(NAMED, HOPPER, JUDGE), help=GROUPS_HELP)
     add("--rules", action="store_true", help="have published suites' rules judge them, on inputs like their own")
     add("--sample", metavar="N", type=reported(positive), help="N of each group, always the same ones")
-    add("--max-cases", metavar="N", type=reported(positive), default=300, help="cases for a mutant (300)")
+    add("--max-cases", metavar="N", type=reported(positive), default=500, help="cases for a mutant (500)")
     add("--max-time", metavar="TIME", type=reported(duration), help="begin no mutant after that: 90s, 10m, 2h")
     add("--seed", metavar="N", type=reported(seed), default=0, help="of the cases (0)")
     add("--strata", metavar="NAME,...", type=reported(names), default=(), help="draw these strata only")
