@@ -44,6 +44,9 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_gather: again.to(gl.int32) -> again",
         "_gather: one_more.to(gl.int32) -> one_more",
     ),
+    "scores scaled before they are compared are right for any scale, and a little slower": (
+        "_launch_hopper: scale > 0 -> scale > 1",
+    ),
     "NaN either way": ("_write_nan_key: dim.to(gl.float32) * float('nan') -> dim.to(gl.float32) + float('nan')",),
     "past a run comes its last key again, which no row sees there: speed": (
         "_pairs: blocks // 2 -> blocks * 2",
