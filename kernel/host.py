@@ -134,6 +134,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         *q_nope.stride(), *q_pe.stride(), ckv.stride(0), ckv.stride(2), kpe.stride(0), kpe.stride(2),
         *steps, kv_indices.stride(0), *result_strides, scale, *sizes, num_pages,
     )  # fmt: skip
+    # No request has more queries or keys than the call.
     longer = not plan.is_short(total_q, num_kv_indices) and batch > 0 and num_pages > 0
     if plan.listed and longer:
         _launch_hopper(inputs, tensors, numbers, scale, plan, variant)

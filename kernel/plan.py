@@ -115,7 +115,7 @@ class Plan:
 
     @cache  # noqa: B019
     def hopper_constants(self, positive: bool, listed: bool) -> dict[str, Any]:
-        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, **self._is_short}
+        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, **self._short_rule}
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
@@ -128,17 +128,17 @@ class Plan:
 
     @cached_property
     def schedule_constants(self) -> dict[str, Any]:
-        return {**self._shared, **self._is_short, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
+        return {**self._shared, **self._short_rule, "TILES": TILES_PER_PROGRAM, "WAIT": self.early}
 
     def _constants_of(self, tile: Tile, vectors: bool) -> dict[str, Any]:
-        return {"VECTORS": vectors, **tile.constants(), **self._shared, **self._is_short, "WAIT": self.early}
+        return {"VECTORS": vectors, **tile.constants(), **self._shared, **self._short_rule, "WAIT": self.early}
 
     @cached_property
     def _short_tiles(self) -> dict[str, int]:
-        return {"PIECES": 4, "FEW": self.few, "ONCE": self.once, **self._is_short}
+        return {"PIECES": 4, "FEW": self.few, "ONCE": self.once, **self._short_rule}
 
     @cached_property
-    def _is_short(self) -> dict[str, int]:
+    def _short_rule(self) -> dict[str, int]:
         return {"SHORT": self.short, "MANY": self.many}
 
     @cached_property

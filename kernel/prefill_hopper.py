@@ -194,7 +194,7 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY:
     """As `_listed_item`, and how many items there are: requests of more keys first, each from its last tile on."""
     qo, kv, batch, total_q, num_kv_indices = requests
     QUERIES: gl.constexpr = BLOCK // HEADS
-    # So few keys belong to short requests, if not to a single one.
+    # So few keys belong to short requests mostly, if not to a single one.
     _let_rest_begin((batch > 1) & (num_kv_indices <= 2 * SHORT))
     lane = gl.arange(0, LANES, gl.SliceLayout(0, PAIRS))
     row, q_len, kv_start, kv_len, sound, tiles, chunks, length = look(

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernel import launch
+from kernel import host, launch
+from kernel.contract import Inputs
+from kernel.plan import plan_emulated, plan_on
+from tests.reference_inputs import make_inputs
 
 STREAM = 7
 
@@ -66,3 +69,13 @@ def test_a_variant_is_compiled_once_per_device(current):
         for device in (0, 1, 0):
             launched(kernel, device, (variant,))
     assert kernel.compiled == [0, 1, 0, 1]
+
+
+def test_two_plans_of_a_device_are_variants_of_a_kernel(monkeypatch):
+    """A kernel that was compiled for one of them would leave rows to others which that one has launched."""
+    variants = []
+    monkeypatch.setattr(host, "launch", lambda kernel, programs, device, variant, *given: variants.append(variant))
+    inputs = Inputs(**make_inputs([(1, 3)]).operands())
+    for plan_for in (plan_on, plan_emulated):
+        host._launch(inputs, 1.0, torch.empty(1, 16, 512), torch.empty(1, 16), plan_for)
+    assert len(set(variants)) == len(variants) == 2

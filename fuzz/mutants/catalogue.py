@@ -29,6 +29,7 @@ _NO_KEYS = "store_rows(results[0], results[1], nothing, nothing, weighted, query
 _FAR = "row >= 2**31 or other >= 2**31"
 _MISALIGNED = f"tensor.data_ptr() % 16 or row % 8 or other % 8 or {_FAR}"
 _EXISTING = "tl.minimum(tl.maximum(num_kv_indices - kv_start, 0), kv_len)"
+_IS_SHORT = "is_short(q_end - q_start, sound, SHORT, MANY)"
 _SHORT_SEES = "tl.minimum(tl.maximum(kv_len - (q_end - row) + 1, 0), kv_len)"
 _SHORT_MASK = "x = tl.where((first + nth < end)[None, :], x, -float('inf'))"
 _SHORT_OUTPUT = "(acc[i] * share[:, None]).to(output[0].dtype.element_ty)"
@@ -175,7 +176,7 @@ _RESULTS = (
     _one("rows without keys not written", "F09, F10", "FlashInfer #1395, PR #1533",
          "_tile", _NO_KEYS, "pass"),
     _one("requests without keys left to nobody", "F09, F30", "padding rows, on another path",
-         "find_and_attend", "is_short(q_end - q_start, sound, SHORT, MANY)", "(sound > 0) & (sound <= SHORT)"),
+         "find_and_attend", _IS_SHORT, f"(sound > 0) & {_IS_SHORT}"),
     _one("padded rows not written", "F30", "vLLM PR #38359, FlashInfer #2883",
          "find_and_attend", "tl.where(request < batch, q_end, total_q)", "q_end"),
     _one("natural lse", "F17", "sglang #40903, PR #35045",
