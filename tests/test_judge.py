@@ -366,6 +366,17 @@ def test_a_result_that_depends_on_the_batch_is_not_batch_invariant():
     assert "batch-invariant" in failures(target(run), also={"batch-invariant"})
 
 
+def test_a_request_alone_has_its_results_as_far_apart_as_in_the_batch():
+    """A kernel may go by strides, and those of a buffer made for fewer rows are others."""
+
+    def run(*, output, lse, **operands):
+        kernel.run(**operands, output=output, lse=lse)
+        lse.mul_(1 + 1e-6 * (output.stride(1) % 7))
+
+    heads_first = replace(CASE, layout="given-output", seed=0)
+    assert "batch-invariant" not in failures(target(run), heads_first, also={"batch-invariant"})
+
+
 def test_a_result_that_depends_on_later_keys_is_not_causal():
     def run(*, output, lse, **operands):
         kernel.run(**operands, output=output, lse=lse)

@@ -10,7 +10,7 @@ import torch
 
 from fuzz.build import poison_anew
 from fuzz.checks.finding import Verdict
-from fuzz.checks.results import call, call_captured
+from fuzz.checks.results import call, call_captured, result_buffers
 from fuzz.checks.storage import copy_of
 from fuzz.checks.trial import Trial, different_bits, plain, renew
 from fuzz.strata.poison import POISONS
@@ -36,7 +36,7 @@ def page_invariant(trial: Trial) -> Verdict | None:
 
 
 def batch_invariant(trial: Trial) -> Verdict | None:
-    """One request of the batch alone."""
+    """One request of the batch alone, its results as far apart as in the batch: a kernel may go by strides."""
     inputs = trial.inputs
     lengths = inputs.qo_indptr.long().diff()
     owners = lengths.nonzero()[:, 0]
@@ -55,7 +55,8 @@ def batch_invariant(trial: Trial) -> Verdict | None:
     )
     here = trial.results.rows(rows)
     verdict = Verdict(trial.case)
-    there = call(trial.target, alone, trial.case)
+    buffers = tuple(buffer[rows] for buffer in result_buffers(trial.target, inputs, trial.case))
+    there = call(trial.target, alone, trial.case, buffers)
     finding = different_bits("batch-invariant", f"request {request} alone", here, there, None)
     verdict.add("batch-invariant", finding and finding.moved(rows.start))
     return verdict

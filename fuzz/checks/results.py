@@ -80,13 +80,15 @@ _LONGEST = 2000  # characters of an exception that are kept
 _NO_MEMORY = re.compile("can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|bad_alloc")
 
 
-def call(target: Target, inputs: Inputs, case: Case | None) -> Results:
+def call(
+    target: Target, inputs: Inputs, case: Case | None, buffers: tuple[torch.Tensor, ...] | None = None
+) -> Results:
     """Run the target and wait for it. Raises KernelRaised from whatever it raises.
 
-    A destination-passing target gets guarded buffers, placed as the layout of `case` says, contiguous where the
-    operands are no case's. The memory that any target takes through torch is poisoned.
+    A destination-passing target gets `buffers`, or new ones. The memory that any target takes through torch is poisoned.
     """
-    buffers = _buffers(inputs, case) if target.destination_passing else ()
+    if buffers is None:
+        buffers = result_buffers(target, inputs, case)
     try:
         return Results(*run(target, inputs, buffers), buffers)
     except KernelRaised:
@@ -97,7 +99,7 @@ def call(target: Target, inputs: Inputs, case: Case | None) -> Results:
 
 def call_captured(target: Target, inputs: Inputs, case: Case | None, graph: torch.cuda.CUDAGraph) -> Results:
     """Capture the call in `graph`; the results hold the poison until it is replayed. Raises KernelRaised."""
-    buffers = _buffers(inputs, case) if target.destination_passing else ()
+    buffers = result_buffers(target, inputs, case)
     try:
         with torch.cuda.graph(graph):
             return Results(*target(inputs, *buffers), buffers)
@@ -134,7 +136,12 @@ def unwritten(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(tensor, dtype=torch.bool) if pattern is None else bits(tensor) == pattern
 
 
-def _buffers(inputs: Inputs, case: Case | None) -> tuple[torch.Tensor, ...]:
+def result_buffers(target: Target, inputs: Inputs, case: Case | None) -> tuple[torch.Tensor, ...]:
+    """Guarded, poisoned memory for the results of a destination-passing target, placed as the layout of `case` says,
+    contiguous where the operands are no case's. None for others.
+    """
+    if not target.destination_passing:
+        return ()
     layout, seed = (LAYOUTS["contiguous"], 0) if case is None else (LAYOUTS[case.layout], case.seed)
     made = allocate_results(layout, inputs.total_q, inputs.q_nope.dtype, inputs.device, seed)
     return tuple(map(_poisoned, made))

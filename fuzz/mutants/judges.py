@@ -122,7 +122,7 @@ _CHECKS = (
          "torch.randperm(inputs.num_pages, generator=generator).to(inputs.device)",
          "torch.arange(inputs.num_pages, device=inputs.device)"),
     _one("request alone is the whole batch", "a check that changes nothing", _JUDGE,
-         "fuzz/checks/invariance.py:batch_invariant", "call(trial.target, alone, trial.case)",
+         "fuzz/checks/invariance.py:batch_invariant", "call(trial.target, alone, trial.case, buffers)",
          "type(here)(*(part[rows] for part in call(trial.target, inputs, trial.case).named().values()), ())"),
 )  # fmt: skip
 
