@@ -139,11 +139,7 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
     if plan.listed and longer:
         _launch_hopper(inputs, tensors, numbers, scale, plan, variant)
         return
-    rows, programs = plan.short_programs(total_q)
-    launch(
-        short, programs, device, (*variant, rows), tensors, numbers,
-        plan.short_constants(vectors, rows), plan.options("short"),
-    )  # fmt: skip
+    _launch_short(tensors, numbers, plan, vectors, variant, ahead=False)
     if not longer:
         return
     slots = plan.slots(num_kv_indices)
@@ -164,6 +160,17 @@ def _launch(inputs: Inputs, sm_scale: float, output: torch.Tensor, lse: torch.Te
         )  # fmt: skip
 
 
+def _launch_short(
+    tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], plan: Plan, vectors: bool,
+    variant: tuple[Hashable, ...], ahead: bool,
+) -> None:  # fmt: skip
+    rows, programs = plan.short_programs(tensors[0].shape[0])
+    launch(
+        short, programs, tensors[0].device, (*variant, rows, ahead), tensors, numbers,
+        plan.short_constants(vectors, rows, ahead), plan.options("short"),
+    )  # fmt: skip
+
+
 def _launch_hopper(
     inputs: Inputs, tensors: tuple[torch.Tensor, ...], numbers: tuple[int | float, ...], scale: float, plan: Plan,
     variant: tuple[Hashable, ...],
@@ -171,38 +178,56 @@ def _launch_hopper(
     """Launch what takes the place of all others where there are longer requests and rows move in 16-byte pieces."""
     from .prefill_hopper import prefill_hopper  # not at the top: this Triton's Gluon may lack something that it needs
 
-    q_nope, q_pe, ckv, kpe, qo_indptr, kv_indptr, _kv_indices, output, lse = tensors
-    device, total_q, batch, num_kv_indices = q_nope.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
+    output, lse = tensors[-2:]
+    device, total_q, batch, num_kv_indices = output.device, inputs.total_q, inputs.batch, inputs.num_kv_indices
     processors = multiprocessors(device)
     slots = plan.slots(num_kv_indices)
     scratch = _scratch(slots, lse)
     most = plan.items(total_q, batch, num_kv_indices)
-    listed = plan.makes_list(most, batch, processors)
-    variant = (*variant, listed)
-    steps = (qo_indptr.stride(0), kv_indptr.stride(0))
+    way = plan.ways_to_items(batch)
+    listed = way == "listed"
+    variant = (*variant, way)
     rows_at = (_HEADER + most) * _ITEM if listed else _HEADER * _ITEM
     items = torch.empty(rows_at + (_ROW * total_q if listed else 0), dtype=torch.int32, device=device)
     if listed:
-        tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
-        launch(
-            schedule, tile_programs + (batch if slots else 0), device, variant, (qo_indptr, kv_indptr, items),
-            (*steps, total_q, batch, num_kv_indices, tile_programs, rows_at),
-            plan.schedule_constants, plan.options("schedule"),
-        )  # fmt: skip
+        _launch_schedule(inputs, items, rows_at, plan, variant)
+    # Where keys are so few, some request is short. Its rows then begin at once: multiprocessors are left to them.
+    some_short = batch > 1 and num_kv_indices <= plan.short * batch
+    beside = some_short and not slots
+    if beside:
+        _launch_short(tensors, numbers, plan, True, variant, ahead=True)
+    programs = min(most, processors * 3 // 4 if some_short else processors)
     launch(
-        prefill_hopper, min(most, processors), device, (*variant, scale > 0), (*tensors, *scratch, items),
+        prefill_hopper, programs, device, (*variant, scale > 0, beside), (*tensors, *scratch, items),
         (
-            *q_nope.stride()[:2], *q_pe.stride()[:2], ckv.stride(0), kpe.stride(0),
-            *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
-            *steps, total_q, batch, num_kv_indices,
+            *inputs.q_nope.stride()[:2], *inputs.q_pe.stride()[:2], inputs.ckv_cache.stride(0),
+            inputs.kpe_cache.stride(0), *output.stride()[:2], *lse.stride(), scale, inputs.num_pages,
+            inputs.qo_indptr.stride(0), inputs.kv_indptr.stride(0), total_q, batch, num_kv_indices,
         ),
-        plan.hopper_constants(scale > 0, listed), plan.options("prefill_hopper"),
+        plan.hopper_constants(scale > 0, way, beside), plan.options("prefill_hopper"),
     )  # fmt: skip
-    # Without a list, programs take rows by their numbers: one each, where few items leave room for short requests.
-    programs = 2 * processors if listed or batch == 1 else max(2 * processors, min(total_q, plan.shorts))
+    if beside:
+        return
+    # Without a list, programs take short rows by their numbers: one each, where there may be many of them.
+    programs = max(2 * processors, min(total_q, plan.shorts) if some_short and not listed else 0)
     launch(
         rest, programs, device, (*variant, slots > 0), (*tensors, *scratch, items), (*numbers, rows_at),
         plan.rest_constants(listed, slots > 0), plan.options("rest"),
+    )  # fmt: skip
+
+
+def _launch_schedule(
+    inputs: Inputs, items: torch.Tensor, rows_at: int, plan: Plan, variant: tuple[Hashable, ...]
+) -> None:
+    """Launch what lists the items of a call, and rows for `short` from `rows_at` on."""
+    qo_indptr, kv_indptr = inputs.qo_indptr, inputs.kv_indptr
+    total_q, batch, num_kv_indices = inputs.total_q, inputs.batch, inputs.num_kv_indices
+    tile_programs = -(-plan.tiles(total_q, batch) // TILES_PER_PROGRAM)
+    programs = tile_programs + (batch if plan.slots(num_kv_indices) else 0)
+    launch(
+        schedule, programs, items.device, variant, (qo_indptr, kv_indptr, items),
+        (qo_indptr.stride(0), kv_indptr.stride(0), total_q, batch, num_kv_indices, tile_programs, rows_at),
+        plan.schedule_constants, plan.options("schedule"),
     )  # fmt: skip
 
 

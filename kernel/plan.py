@@ -43,7 +43,7 @@ class Plan:
     at_once      chunks up to which it merges whole rows at once; `merge_round` at a time where there are more
     slices       parts of a row's columns that it merges apart then
     listed       longer requests go to prefill_hopper.py, which works through items, not to `prefill`
-    rounds       items per program up to which programs find those of several requests without a list, see found.py
+    found        requests up to which programs of prefill_hopper.py find their items without a list, see found.py
     early        the GPU can start a launch while the one before ends, see early.py
     """
 
@@ -60,7 +60,7 @@ class Plan:
     merge_round: int = 64
     slices: int = 8
     listed: bool = False
-    rounds: int = 2
+    found: int = MOST_REQUESTS
     early: bool = False
 
     def tiles(self, total_q: int, batch: int) -> int:
@@ -87,11 +87,9 @@ class Plan:
         """How many items the list holds at most, see schedule.py."""
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
-    def makes_list(self, items: int, batch: int, programs: int) -> bool:
-        """Whether a launch lists the items: found.py looks at so many requests only, and puts the tiles of one after
-        those of another, which is not longest first and good enough for a few rounds.
-        """
-        return batch > MOST_REQUESTS or (batch > 1 and items > self.rounds * programs)
+    def ways_to_items(self, batch: int) -> str:
+        """How programs of prefill_hopper.py come by their items, its ITEMS."""
+        return "one" if batch == 1 else "found" if batch <= self.found else "listed"
 
     @cache  # noqa: B019 - a handful of plans, which live as long as the process
     def options(self, kernel: str) -> dict[str, int]:
@@ -110,12 +108,13 @@ class Plan:
         return self._constants_of(self.lone, vectors)
 
     @cache  # noqa: B019
-    def short_constants(self, vectors: bool, rows: str) -> dict[str, Any]:
-        return {"VECTORS": vectors, **_SIZES, **self._short_tiles, "ROWS": rows, "WAIT": self.early}
+    def short_constants(self, vectors: bool, rows: str, ahead: bool = False) -> dict[str, Any]:
+        how = {"ROWS": rows, "WAIT": self.early, "AHEAD": ahead and self.early}
+        return {"VECTORS": vectors, **_SIZES, **self._short_tiles, **how}
 
     @cache  # noqa: B019
-    def hopper_constants(self, positive: bool, listed: bool) -> dict[str, Any]:
-        return {"POSITIVE": positive, "LISTED": listed, "CHUNK": self.chunk, **self._short_rule}
+    def hopper_constants(self, positive: bool, items: str, beside: bool = False) -> dict[str, Any]:
+        return {"POSITIVE": positive, "ITEMS": items, "BESIDE": beside, "CHUNK": self.chunk, **self._short_rule}
 
     @cached_property
     def merge_constants(self) -> dict[str, Any]:
@@ -171,7 +170,7 @@ _INTERPRETER = Plan(
     merge_round=2,
     slices=2,
 )
-_EMULATED = replace(_INTERPRETER, listed=True)
+_EMULATED = replace(_INTERPRETER, listed=True, found=3)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 

@@ -48,9 +48,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .contract import CKV_DIM, KPE_DIM, NUM_HEADS
-from .found import LANES, look, pick
+from .found import LANES, choose, look, look_at_one, pick, row_pointers, short_rows
 from .listing import HEADER, ITEM, ITEM_COUNT, NAN_KEY, ROW_COUNT
-from .lookup import first_slot, is_short
+from .lookup import first_slot
 
 # Registers per thread of the two consumers; what is left goes to the gatherer.
 REGISTERS = gl.constexpr(216)
@@ -72,9 +72,8 @@ KEYS = gl.constexpr(gl.SliceLayout(0, SCORES.value))
 COPY = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 # A warp looks at a row.
 LOOK = gl.constexpr(gl.BlockedLayout([1, 2], [1, 32], [4, 1], [1, 0]))
+# One for each thread, or the same 32 for each warp.
 FLAG = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
-# Each lane of a warp holds a request, and each warp compares them with a quarter of all.
-PAIRS = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
 # Each thread holds 8 columns in a row: what the accumulator's layout becomes by shuffles inside groups of four lanes.
 STORE = gl.constexpr(
     gl.DistributedLinearLayout(
@@ -95,16 +94,29 @@ def prefill_hopper(
     output_row: gl.int64, output_head: gl.int64, lse_row: gl.int64, lse_head: gl.int64,
     scale: gl.float32, num_pages: gl.int32,
     qo_step: gl.int64, kv_step: gl.int64, total_q: gl.int64, batch: gl.int32, num_kv_indices: gl.int64,
-    POSITIVE: gl.constexpr, LISTED: gl.constexpr,
+    POSITIVE: gl.constexpr, ITEMS: gl.constexpr, BESIDE: gl.constexpr,
     CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr,
 ):  # fmt: skip
     """Persistent: each program takes its share of the items.
 
-    items     int32; if LISTED, the list that `schedule` made, else its header alone, see listing.py. From NAN_KEY on
-              there is room for a rotary key, which becomes that of all pages outside the cache
+    items     int32; the list that `schedule` made or its header alone, see listing.py. From NAN_KEY on there is room
+              for a rotary key, which becomes that of all pages outside the cache
     POSITIVE  scale > 0: then scores are compared before they are scaled, and scaled where they become exponents
-    LISTED    items come from the list, else each program finds its own, see found.py
+    ITEMS     "listed", or each program finds its own, see found.py: "found" those of few requests, or of a single "one"
+    BESIDE    it runs beside `short`, which has seen the end of what came before, and ends after it
     """
+    # Waits for the launch before, as wait_for_launch in early.py does.
+    if not BESIDE:
+        _control("griddepcontrol.wait")
+        # Where keys are so few, there is a short request.
+        _let_rest_begin((batch > 1) & (num_kv_indices <= SHORT * batch))
+    # What tells which items there are is under way while the barriers are made.
+    if ITEMS == "listed":
+        known = (gl.load(items + ITEM_COUNT), gl.load(items + ROW_COUNT))
+    elif ITEMS == "one":
+        known = (gl.load(qo_indptr), gl.load(qo_indptr + qo_step), gl.load(kv_indptr), gl.load(kv_indptr + kv_step))
+    else:
+        known = row_pointers((qo_indptr, qo_step), (kv_indptr, kv_step), gl.arange(0, LANES, FLAG), batch)
     DTYPE: gl.constexpr = ckv_cache.dtype.element_ty
     queries = _rows_in_shared_memory(DTYPE)
     even = _rows_in_shared_memory(DTYPE)
@@ -124,6 +136,8 @@ def prefill_hopper(
     weights_ready = (_mbarrier(1), _mbarrier(1))
     totals_ready = (_mbarrier(1), _mbarrier(1))
     nowhere = (items + NAN_KEY).to(gl.pointer_type(DTYPE), bitcast=True)
+    rotary_dim = gl.arange(0, ROTARY, FLAG)
+    gl.store(nowhere + rotary_dim, (rotary_dim.to(gl.float32) * float("nan")).to(DTYPE))
     fence_async_shared()
     _barrier()
 
@@ -131,17 +145,19 @@ def prefill_hopper(
     exchange = (maxima, weights_ready, totals, totals_ready)
     q_from = (q_nope, q_nope_row, q_nope_head, q_pe, q_pe_row, q_pe_head)
     k_from = (ckv_cache, ckv_page, kpe_cache, kpe_page, kv_indices, num_pages, nowhere)
-    requests = ((qo_indptr, qo_step), (kv_indptr, kv_step), batch, total_q, num_kv_indices)
+    requests = (batch, total_q, num_kv_indices)
     results = (output, output_row, output_head, lse, lse_row, lse_head, scratch, scratch_lse)
     gl.warp_specialize(
         [
-            (_gather, (items, requests, q_from, k_from, queries, even, odd, copies, LISTED, CHUNK, SHORT, MANY)),
+            (_gather, (
+                items, known, requests, q_from, k_from, queries, even, odd, copies, ITEMS, BESIDE, CHUNK, SHORT, MANY
+            )),
             (_left, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
             (_right, (results, queries, even, odd, copies, exchange, scale, POSITIVE)),
         ],
         [4, 4],
         [REGISTERS, REGISTERS],
-    )
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -172,11 +188,14 @@ def _word():
 
 
 @gluon.jit
-def _turn(nth):
-    """The number of this program's nth item. Every other round runs backwards, as items get shorter."""
+def _turn(nth, total):
+    """The number of this program's nth item. Every other round runs backwards, as items get shorter, and so does a last
+    one that not all have a part in: those who had the longest items have none then.
+    """
     programs = gl.num_programs(0)
     place = gl.program_id(0)
-    return nth * programs + gl.where(nth % 2 == 0, place, programs - 1 - place)
+    backwards = (nth % 2 == 1) | ((nth > 0) & ((nth + 1) * programs > total))
+    return nth * programs + gl.where(backwards, programs - 1 - place, place)
 
 
 @gluon.jit
@@ -190,33 +209,31 @@ def _listed_item(items, place):
 
 
 @gluon.jit
-def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr):
-    """As `_listed_item`, and how many items there are: requests of more keys first, each from its last tile on."""
-    qo, kv, batch, total_q, num_kv_indices = requests
+def _work(known, requests, ITEMS: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr):
+    """What there is to do for each request, see found.py, how many items there are, and how many rows for `short`."""
+    batch, total_q, num_kv_indices = requests
     QUERIES: gl.constexpr = BLOCK // HEADS
-    # So few keys belong to short requests mostly, if not to a single one.
-    _let_rest_begin((batch > 1) & (num_kv_indices <= 2 * SHORT))
-    lane = gl.arange(0, LANES, gl.SliceLayout(0, PAIRS))
-    row, q_len, kv_start, kv_len, sound, tiles, chunks, length = look(
-        qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
-    )
-    _let_rest_begin(gl.sum(((q_len > 0) & is_short(q_len, sound, SHORT, MANY)).to(gl.int32), 0))
-    own = tiles * chunks
-    other = gl.arange(0, LANES, gl.SliceLayout(1, PAIRS))
-    other_sound = gl.convert_layout(sound, gl.SliceLayout(1, PAIRS))[:, None]
-    first = (sound[None, :] > other_sound) | ((sound[None, :] == other_sound) & (lane[None, :] < other[:, None]))
-    before = gl.convert_layout(gl.sum(gl.where(first, own[None, :], 0), 1), gl.SliceLayout(0, PAIRS))
-    items = gl.sum(own, 0)
-    chosen = (before <= place) & (place < before + own)
-    nth = place - pick(before, chosen)
-    row = pick(row, chosen)
-    q_len = pick(q_len, chosen)
-    kv_start = pick(kv_start, chosen)
-    kv_len = pick(kv_len, chosen)
-    whole = pick(sound, chosen)
-    tiles = gl.maximum(pick(tiles, chosen), 1)
-    chunks = pick(chunks, chosen)
-    length = pick(length, chosen)
+    if ITEMS == "one":
+        work, padding = look_at_one(known, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY)
+        return work, work[5] * work[6], short_rows(work) + padding
+    else:
+        lane = gl.arange(0, LANES, FLAG)
+        work = look(known, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY)
+        return work, gl.sum(work[5] * work[6], 0), gl.sum(short_rows(work), 0)
+
+
+@gluon.jit
+def _found_item(work, place, total, num_kv_indices, ITEMS: gl.constexpr, CHUNK: gl.constexpr):
+    """As `_listed_item`: those of a request from its last tile on."""
+    QUERIES: gl.constexpr = BLOCK // HEADS
+    row, q_len, kv_start, kv_len, sound, tiles, chunks, length = work
+    nth = place
+    if ITEMS == "found":
+        lane = gl.arange(0, LANES, FLAG)
+        chosen, nth = choose(work, lane, place, total, gl.num_programs(0), num_kv_indices, QUERIES)
+        row, q_len = pick(row, chosen), pick(q_len, chosen)
+        kv_start, kv_len, sound = pick(kv_start, chosen), pick(kv_len, chosen), pick(sound, chosen)
+        tiles, chunks, length = pick(tiles, chosen), pick(chunks, chosen), pick(length, chosen)
 
     split = chunks > 1
     # Tiles over the same chunk are neighbours, as they read the same keys.
@@ -226,10 +243,10 @@ def _found_item(requests, place, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY:
     # A request may claim more keys than there are.
     least = gl.minimum(kv_len - q_len, num_kv_indices.to(gl.int32)) + QUERIES * tile + 1
     start = chunk * length
-    end = gl.minimum(least - 1 + queries, gl.where(split, start + length, whole))
-    count = gl.where((chunks > 0) & ((end > start) | (chunks == 1)), queries, 0)
+    end = gl.minimum(least - 1 + queries, gl.where(split, start + length, sound))
+    count = gl.where((end > start) | (chunks == 1), queries, 0)
     slot = gl.where(split, first_slot(kv_start, CHUNK) + chunk * q_len + QUERIES * tile, -1)
-    return row + QUERIES * tile, count, least, start, gl.maximum(end, 0), kv_start, slot, items
+    return row + QUERIES * tile, count, least, start, gl.maximum(end, 0), kv_start, slot
 
 
 @gluon.jit
@@ -244,33 +261,31 @@ def _pairs(start, end):
 
 @gluon.jit
 def _gather(
-    items, requests, q_from, k_from, queries, even, odd, copies,
-    LISTED: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr,
+    items, known, requests, q_from, k_from, queries, even, odd, copies,
+    ITEMS: gl.constexpr, BESIDE: gl.constexpr, CHUNK: gl.constexpr, SHORT: gl.constexpr, MANY: gl.constexpr,
 ):  # fmt: skip
     """Copies the queries of each tile and its keys, row by row; page ids travel a pair ahead of the rows.
 
     `limit` is where the keys of a tile that is done again end.
     """
     filled, emptied, query_filled, query_emptied, told, item_told = copies
-    # Waits for the launch before, as wait_for_launch in early.py does: the consumers wait for what they are told.
-    _control("griddepcontrol.wait")
-    _write_nan_key(k_from[6])
     even_phase = 1
     odd_phase = 1
     query_phase = 1
     nth = 0
     limit = 2**30
-    place = _turn(0)
-    if LISTED:
-        total = gl.load(items + ITEM_COUNT)
-        _let_rest_begin(gl.load(items + ROW_COUNT))
+    if ITEMS == "listed":
+        total, for_short = known
     else:
-        total = place + 1
+        work, total, for_short = _work(known, requests, ITEMS, CHUNK, SHORT, MANY)
+    if not BESIDE:
+        _let_rest_begin(for_short)
+    place = _turn(0, total)
     while place < total:
-        if LISTED:
+        if ITEMS == "listed":
             row, count, least, start, end, kv_start, slot = _listed_item(items, place)
         else:
-            row, count, least, start, end, kv_start, slot, total = _found_item(requests, place, CHUNK, SHORT, MANY)
+            row, count, least, start, end, kv_start, slot = _found_item(work, place, total, requests[2], ITEMS, CHUNK)
         if count > 0:
             whole_end = end
             end = gl.minimum(end, limit)
@@ -312,17 +327,13 @@ def _gather(
             limit = gl.where(again, sound_end, 2**30)
             nth -= again.to(gl.int32)
         nth += 1
-        place = _turn(nth)
-    _let_rest_begin(1)
+        place = _turn(nth, total)
+    if BESIDE:
+        _control("griddepcontrol.wait")
+    else:
+        _let_rest_begin(1)
     mbarrier.wait(query_emptied, query_phase)
     _tell(told, item_told, 0, 0, 0, 0, 0, 0, 0)
-
-
-@gluon.jit
-def _write_nan_key(nowhere):
-    dim = gl.arange(0, ROTARY, FLAG)
-    gl.store(nowhere + dim, (dim.to(gl.float32) * float("nan")).to(nowhere.dtype.element_ty))
-    _barrier()
 
 
 @gluon.jit

@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 
 from .early import wait_for_launch
-from .found import LANES, has_short_rows, look, pick
+from .found import LANES, look, pick, row_pointers, short_rows
 from .listing import ROW, ROW_COUNT, ROWS_TAKEN, load_row
 from .lookup import extent
 from .merge import count_shares, merge_share
-from .short import attend_row, find_and_attend
+from .short import attend_row
 from .split import is_split_in_list, split_length
 
 
@@ -54,15 +54,21 @@ def rest(
             )  # fmt: skip
             nth = following
     else:
-        row = program
-        if not has_short_rows(qo, kv, batch, total_q, num_kv_indices, SHORT, MANY):
-            row = total_q
-        while row < total_q:
-            find_and_attend(
-                queries, ckv, kpe, qo, kv, pages, results, row, scale, total_q, batch,
-                PIECES, FEW, ONCE, SHORT, MANY, HEADS, CKV, KPE, VECTORS,
+        lane = tl.arange(0, LANES)
+        work = look(
+            row_pointers(qo, kv, lane, batch), lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
+        )
+        rows = short_rows(work)
+        before = tl.cumsum(rows, 0) - rows
+        count = tl.sum(rows, 0)
+        nth = program
+        while nth < count:
+            row, end, sees, kv_start = _short_row(work, nth - before, rows)
+            attend_row(
+                queries, ckv, kpe, pages, results, row, kv_start, sees, end, scale,
+                PIECES, FEW, ONCE, HEADS, CKV, KPE, VECTORS,
             )  # fmt: skip
-            row += tl.num_programs(0)
+            nth += tl.num_programs(0)
     shares = 0
     if SPLITS:
         for first in tl.range(0, batch, LANES, num_stages=1):
@@ -80,6 +86,18 @@ def rest(
     # rows to compute, would begin only then.
     if program == 0:
         wait_for_launch(WAIT)
+
+
+@triton.jit
+def _short_row(work, nth, rows):
+    """As `load_row`, of the one request for which `nth` is the number of one of its `rows` rows for `short`."""
+    first_row, q_len, first_key, kv_len, sound, _tiles, _chunks, _length = work
+    chosen = (nth >= 0) & (nth < rows)
+    kv_len = pick(kv_len, chosen)
+    nth = pick(nth, chosen)
+    sees = tl.minimum(tl.maximum(kv_len - pick(q_len, chosen) + nth + 1, 0), kv_len)
+    end = tl.minimum(sees, pick(sound, chosen))
+    return (pick(first_row, chosen) + nth).to(tl.int64), end, sees, pick(first_key, chosen).to(tl.int64)
 
 
 @triton.jit
@@ -135,6 +153,6 @@ def _shares(
         chunks = tl.where(split, tl.cdiv(kv_len, split_length(q_len, kv_len, QUERIES, CHUNK)), 1)
     else:
         _q_start, q_len, _kv_start, _kv_len, _sound, _tiles, chunks, _length = look(
-            qo, kv, lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
+            row_pointers(qo, kv, lane, batch), lane, batch, total_q, num_kv_indices, QUERIES, CHUNK, SHORT, MANY
         )
     return tl.where(chunks > 1, count_shares(q_len, chunks, AT_ONCE, SLICES, HEADS), 0).to(tl.int32)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .attend import attend, elements, key_places, page_id, store_rows
-from .early import fetch, wait_for_launch
+from .early import fetch, let_next_begin, wait_for_launch
 from .lookup import existing_keys, find_row, is_short
 
 
@@ -31,10 +31,11 @@ def short(
     total_q: tl.int32, batch: tl.int32, num_kv_indices: tl.int64, num_pages: tl.int64,
     VECTORS: tl.constexpr, HEADS: tl.constexpr, CKV: tl.constexpr, KPE: tl.constexpr, PIECES: tl.constexpr,
     FEW: tl.constexpr, ONCE: tl.constexpr, SHORT: tl.constexpr, MANY: tl.constexpr, ROWS: tl.constexpr,
-    WAIT: tl.constexpr,
+    WAIT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """ROWS says how a program finds its rows: "one" each, or "all" in turn."""
+    """ROWS says how a program finds its rows: "one" each, or "all" in turn. AHEAD: prefill_hopper may run beside it."""
     wait_for_launch(WAIT)
+    let_next_begin(AHEAD)
     if VECTORS:
         # Known to be so, which leaves one address per row where there were eight.
         q_nope_dim = 1

@@ -15,6 +15,8 @@ import pytest
 
 # Shared memory that one program may have, in bytes; 8.6 and 8.9 have the least of all since Ampere.
 SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
+# How prefill_hopper comes by its items, and whether it runs beside `short`.
+_WAYS = (("listed", "listed", False), ("found", "found", False), ("one", "one", False), ("beside short", "found", True))
 
 
 @pytest.fixture(scope="module", params=SHARED_LIMIT, ids=lambda capability: f"sm_{capability}")
@@ -51,7 +53,7 @@ def test_the_kernel_of_small_work_does_not_spill(compiled):
 def test_hopper_multiplies_with_wgmma_that_is_not_serialised(compiled):
     capability, reports = compiled
     if capability == 90:
-        for name in ("prefill", "prefill_hopper, listed", "prefill_hopper, found"):
+        for name in ("prefill", *(f"prefill_hopper, {name}" for name, _items, _beside in _WAYS)):
             assert reports[name]["wgmma"] > 0
             assert "C75" not in reports[name]["messages"]
         # [8, 1] would be both warpgroups on all keys: twice the work.
@@ -80,11 +82,12 @@ def _compile_for_hopper() -> dict[str, dict]:
 
     listed = replace(plan.plan_for((9, 0)), listed=True)
     reports = {"schedule": _report(schedule.schedule, listed.schedule_constants, listed.options("schedule"), 90)}
-    for name, from_list in (("listed", True), ("found", False)):
-        constants, options = listed.hopper_constants(True, from_list), listed.options("prefill_hopper")
+    for name, items, beside in _WAYS:
+        constants, options = listed.hopper_constants(True, items, beside), listed.options("prefill_hopper")
         reports[f"prefill_hopper, {name}"] = _report(
             prefill_hopper.prefill_hopper, constants, options, 90, GluonASTSource
         )
+    for name, from_list in (("listed", True), ("found", False)):
         constants, options = listed.rest_constants(from_list, True), listed.options("rest")
         reports[f"rest, {name}"] = _report(rest.rest, constants, options, 90)
     return reports

@@ -85,7 +85,7 @@ def call(
 ) -> Results:
     """Run the target and wait for it. Raises KernelRaised from whatever it raises.
 
-    A destination-passing target gets `buffers`, or new ones. The memory that any target takes through torch is poisoned.
+    A destination-passing target gets `buffers`, or new ones. Memory that any target takes through torch is poisoned.
     """
     if buffers is None:
         buffers = result_buffers(target, inputs, case)

@@ -32,11 +32,74 @@ _SAME: dict[str, tuple[str, ...]] = {
     "past the end comes the last key again, and if it is bad its own lane says so": (
         "_first_unsound: gl.minimum(key, end) -> key",
     ),
-    "a request without rows gives `rest` a reason to look for some: speed": (
-        "has_short_rows: q_end > q_start -> q_end >= q_start",
-    ),
     "without queries it has no share of the merging": ("is_split_in_list: q_len > 0 -> q_len >= 0",),
-    "when the next launch may begin: speed": ("_found_item: 2 * SHORT -> 3 * SHORT",),
+    "when the next launch may begin: speed": (
+        "prefill_hopper: (batch > 1) & (num_kv_indices <= SHORT * batch) -> (batch > 1) | (num_kv_indices <= SHORT * "
+        "batch)",
+        "prefill_hopper: SHORT * batch -> SHORT + batch",
+        "prefill_hopper: batch > 1 -> batch > 2",
+        "prefill_hopper: batch > 1 -> batch >= 1",
+        "prefill_hopper: num_kv_indices <= SHORT * batch -> num_kv_indices < SHORT * batch",
+        "_work: short_rows(work) + padding -> short_rows(work) - padding",
+        "look_at_one: tl.where(wrong, 0, total_q - q_end) -> 0",
+        "look_at_one: tl.where(wrong, 0, total_q - q_end) -> tl.where(wrong, 1, total_q - q_end)",
+        "look_at_one: tl.where(wrong, 0, total_q - q_end) -> total_q - q_end",
+        "look_at_one: total_q - q_end -> total_q + q_end",
+        "_launch: False -> True",
+        "_launch_hopper: True -> False",
+    ),
+    "whether `short` goes first or `rest` comes last: speed": (
+        "_launch_hopper: batch > 1 -> batch > 2",
+        "_launch_hopper: batch > 1 -> batch >= 1",
+        "_launch_hopper: batch > 1 and num_kv_indices <= plan.short * batch -> batch > 1 or num_kv_indices <= "
+        "plan.short * batch",
+        "_launch_hopper: num_kv_indices <= plan.short * batch -> num_kv_indices < plan.short * batch",
+        "_launch_hopper: plan.short * batch -> plan.short + batch",
+    ),
+    "how many programs share the work: speed": (
+        "_launch_hopper: some_short and (not listed) -> some_short or not listed",
+        "_launch_hopper: not listed -> listed",
+        "_launch_hopper: min(total_q, plan.shorts) if some_short and (not listed) else 0 -> min(total_q, plan.shorts) "
+        "if some_short and (not listed) else 1",
+        "_launch_hopper: processors * 3 -> processors * 4",
+        "_launch_hopper: processors * 3 -> processors + 3",
+        "_launch_hopper: processors * 3 // 4 -> processors * 3 * 4",
+        "_launch_hopper: processors * 3 // 4 -> processors * 3 // 5",
+    ),
+    "columns that lie side by side are found by their steps: slower": (
+        "_launch_hopper: _launch_short(tensors, numbers, plan, True, variant, ahead=True) -> _launch_short(tensors, "
+        "numbers, plan, False, variant, ahead=True)",
+    ),
+    "q_pe has the rows and the device of q_nope": (
+        "_launch_short: tensors[0] -> tensors[1]",
+        "_launch_short: tensors[0] -> tensors[1] (2)",
+    ),
+    "found or listed, items are the same": ("Plan.ways_to_items: batch <= self.found -> batch < self.found",),
+    "items in another order, each of them once: classes still grow, and a request's count of longer items still falls "
+    "from all to none": (
+        "choose: total > programs -> total >= programs",
+        "_longer: 16 * (limit & 3) -> 16 + (limit & 3)",
+        "_longer: 16 * (limit & 3) -> 17 * (limit & 3)",
+        "_longer: 64 + 16 * (limit & 3) -> 65 + 16 * (limit & 3)",
+        "_longer: limit & 3 -> limit & 4",
+        "_longer: nth_class < 0 -> nth_class < 1",
+        "_longer: nth_class < 0 -> nth_class <= 0",
+        "_longer: tl.maximum(nth_class, 0) -> tl.maximum(nth_class, 1)",
+        "_longer: length > limit -> length >= limit",
+        "_longer: limit >= sound -> limit > sound",
+        "_longer: kv_len - q_len -> kv_len + q_len",
+        "_longer: (limit - prefix) // QUERIES -> (limit - prefix) * QUERIES",
+        "_longer: tiles - 1 -> tiles - 2",
+    ),
+    "no key more at the edge makes no item more": ("_longer: limit < prefix -> limit <= prefix",),
+    "all items are longer than class -1, wherever it ends": ("_longer: tl.maximum(nth_class, 0) -> nth_class",),
+    "enough steps for every class": (
+        "choose: num_kv_indices <= 896 -> num_kv_indices < 896",
+        "choose: num_kv_indices <= 14336 -> num_kv_indices < 14336",
+        "choose: tl.where(num_kv_indices <= 14336, 16, 64) -> 64",
+        "choose: tl.where(num_kv_indices <= 896, 8, tl.where(n ... s <= 14336, 16, 64)) -> tl.where(num_kv_indices <= "
+        "14336, 16, 64)",
+    ),
     "only requests of the same length are about as long: another order": (
         "_about: ones | ones >> 16 -> ones & ones >> 16",
     ),
@@ -47,7 +110,12 @@ _SAME: dict[str, tuple[str, ...]] = {
     "scores scaled before they are compared are right for any scale, and a little slower": (
         "_launch_hopper: scale > 0 -> scale > 1",
     ),
-    "NaN either way": ("_write_nan_key: dim.to(gl.float32) * float('nan') -> dim.to(gl.float32) + float('nan')",),
+    "NaN either way": (
+        "prefill_hopper: rotary_dim.to(gl.float32) * float('nan') -> rotary_dim.to(gl.float32) + float('nan')",
+        "prefill_hopper: rotary_dim.to(gl.float32) -> rotary_dim",
+        "prefill_hopper: (rotary_dim.to(gl.float32) * float('nan')).to(DTYPE) -> rotary_dim.to(gl.float32) * "
+        "float('nan')",
+    ),
     "past a run comes its last key again, which no row sees there: speed": (
         "_pairs: blocks // 2 -> blocks * 2",
         "_pairs: blocks > 2 * pairs -> blocks >= 2 * pairs",
@@ -62,7 +130,7 @@ _SAME: dict[str, tuple[str, ...]] = {
     ),
     "added to zeros": ("_odd_scores: False -> True",),
     "programs that find no tile": (
-        "_launch_hopper: -plan.tiles(total_q, batch) // TILES_PER_PROGRAM -> -plan.tiles(total_q, batch) * "
+        "_launch_schedule: -plan.tiles(total_q, batch) // TILES_PER_PROGRAM -> -plan.tiles(total_q, batch) * "
         "TILES_PER_PROGRAM",
     ),
     "a tile has rows for so many queries and no more": (
@@ -141,8 +209,12 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_list_chunks: length.to(tl.int32) -> length",
         "_count_earlier: length.to(tl.int32) -> length",
         "store_item: start.to(tl.int32) -> start",
-        "look: tl.where(in_order & (lane <= batch), q_end - q_start, 0).to(tl.int32) -> tl.where(in_order & (lane <= "
-        "batch), q_end - q_start, 0)",
+        "look_at_one: tl.where(wrong, 0, total_q - q_end).to(tl.int32) -> tl.where(wrong, 0, total_q - q_end)",
+        "work_of: q_len.to(tl.int32) -> q_len",
+        "work_of: tiles.to(tl.int32) -> tiles",
+        "work_of: chunks.to(tl.int32) -> chunks",
+        "work_of: length.to(tl.int32) -> length",
+        "_short_row: (pick(first_row, chosen) + nth).to(tl.int64) -> pick(first_row, chosen) + nth",
         "attend_row: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
         "attend_row: head.to(tl.int32) -> head",
         "_attend_once: tl.arange(0, HEADS).to(tl.int64) -> tl.arange(0, HEADS)",
@@ -386,7 +458,7 @@ _GPU: dict[str, tuple[str, ...]] = {
     ),
     "reads past an operand and does not use it: for compute-sanitizer": (
         "_first_unsound: gl.minimum(key, end - 1) -> key",
-        "_pointers: tl.minimum(lane, batch) -> lane",
+        "row_pointers: tl.minimum(lane, batch) -> lane",
         "_copy_queries: gl.where(nth_row < count * HEADS, nth_row // HEADS, 0) -> gl.where(nth_row < count * HEADS, "
         "nth_row // HEADS, 1)",
         "load_rows: tl.load(elements(base, offset, step, WIDTH, V ... :, None], other=0.0) -> tl.load(elements(base, "

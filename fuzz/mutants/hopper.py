@@ -13,7 +13,7 @@ _UNORDERED = "Triton #9871, #10590: a barrier left out"
 def _one(
     name: str, fault: str, bug: str, function: str, before: str, after: str, *, count: int = 1, equivalent: str = ""
 ) -> Mutant:
-    edit = Edit(f"prefill_hopper.py:{function}", before, after, count)
+    edit = Edit(function if ":" in function else f"prefill_hopper.py:{function}", before, after, count)
     return Mutant(f"Hopper: {name}", (edit,), fault, bug, equivalent=equivalent)
 
 
@@ -91,8 +91,16 @@ _NUMBERS = (
          "_gather", "place < total", "place + 1 < total"),
     _one("a program's second item left out", "F11", "a rounded-down count",
          "_turn", "programs - 1 - place", "programs + place"),
-    _one("requests of as many keys in each other's place", "F11", "a rank that is not one of its own",
-         "_found_item", "lane[None, :] < other[:, None]", "lane[None, :] <= other[:, None]"),
+    _one("items of a class counted from the one before", "F11", "a rank that is not one of its own",
+         "found.py:choose", "nth += pick(longer, lane == chosen) - tl.sum(tl.where(lane < chosen, own, 0), 0)",
+         "nth += pick(longer, lane == chosen) - tl.sum(tl.where(lane <= chosen, own, 0), 0)"),
+    _one("items of the longest class counted twice", "F11", "a class that begins in another",
+         "found.py:_longer", "tl.where(nth_class < 0, tiles * chunks, tl.where(chunks > 1, split, whole))",
+         "tl.where(chunks > 1, split, whole)"),
+    _one("a last round's items for those who had the first", "F11", "a round that is no permutation",
+         "_turn", "gl.where(backwards, programs - 1 - place, place)", "gl.where(backwards, programs - place, place)"),
+    _one("short rows of another request", "F11", "onnxruntime PR #28200",
+         "rest.py:_short_row", "(nth >= 0) & (nth < rows)", "(nth >= 0) & (nth <= rows)"),
     _one("first tile of a found request again", "F11", "onnxruntime PR #28200",
          "_found_item", "tiles - 1 - nth", "gl.maximum(tiles - 2 - nth, 0)"),
     _one("slot of the chunk before", "F23", "a merge of other parts",
