@@ -45,6 +45,7 @@ _SAME: dict[str, tuple[str, ...]] = {
         "look_at_one: tl.where(wrong, 0, total_q - q_end) -> tl.where(wrong, 1, total_q - q_end)",
         "look_at_one: tl.where(wrong, 0, total_q - q_end) -> total_q - q_end",
         "look_at_one: total_q - q_end -> total_q + q_end",
+        "look_at_one: q_end < q_start -> q_end <= q_start",
         "_launch: False -> True",
         "_launch_hopper: True -> False",
     ),
