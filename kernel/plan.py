@@ -170,7 +170,7 @@ _INTERPRETER = Plan(
     merge_round=2,
     slices=2,
 )
-_EMULATED = replace(_INTERPRETER, listed=True, found=3)
+_EMULATED = replace(_INTERPRETER, listed=True, found=2)
 _PLANS = {9: _HOPPER, 10: _BLACKWELL}
 
 

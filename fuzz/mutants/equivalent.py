@@ -91,6 +91,26 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_longer: kv_len - q_len -> kv_len + q_len",
         "_longer: (limit - prefix) // QUERIES -> (limit - prefix) * QUERIES",
         "_longer: tiles - 1 -> tiles - 2",
+        "_longer: tl.maximum(tiles - 1, 0) -> 0",
+    ),
+    "another order of the programs in a round, each of them once": (
+        "_turn: (nth % 2 == 1) | (nth > 0) & ((nth + 1) * programs > total) -> (nth % 2 == 1) & ((nth > 0) & ((nth + 1) "
+        "* programs > total))",
+        "_turn: (nth + 1) * programs -> nth + 1 + programs",
+        "_turn: (nth + 1) * programs > total -> (nth + 1) * programs >= total",
+        "_turn: (nth > 0) & ((nth + 1) * programs > total) -> (nth > 0) | ((nth + 1) * programs > total)",
+        "_turn: gl.where(backwards, programs - 1 - place, place) -> place",
+        "_turn: gl.where(backwards, programs - 1 - place, place) -> programs - 1 - place",
+        "_turn: nth % 2 == 1 -> nth % 2 != 1",
+        "_turn: nth % 2 == 1 -> nth % 2 == 2",
+        "_turn: nth + 1 -> nth + 2",
+        "_turn: nth + 1 -> nth - 1",
+        "_turn: nth > 0 -> nth > 1",
+        "_turn: nth > 0 -> nth >= 0",
+    ),
+    "no row sees more keys than its request has: there are no more rows than queries": (
+        "_short_row: tl.minimum(tl.maximum(kv_len - pick(q_len, ch ... nth + 1, 0), kv_len) -> tl.maximum(kv_len - "
+        "pick(q_len, chosen) + nth + 1, 0)",
     ),
     "no key more at the edge makes no item more": ("_longer: limit < prefix -> limit <= prefix",),
     "all items are longer than class -1, wherever it ends": ("_longer: tl.maximum(nth_class, 0) -> nth_class",),
@@ -420,6 +440,16 @@ _SAME: dict[str, tuple[str, ...]] = {
 
 # A GPU alone can show these.
 _GPU: dict[str, tuple[str, ...]] = {
+    "when launches begin, and what they wait for": (
+        "prefill_hopper: not BESIDE -> BESIDE",
+        "_gather: not BESIDE -> BESIDE",
+    ),
+    "requests for `short` of more keys than the first class of items, as 16 in the interpreter are not": (
+        "_longer: tl.maximum(tiles - 1, 0) -> tiles - 1",
+        "_longer: tl.maximum(tiles - 1, 0) -> tl.maximum(tiles - 1, 1)",
+        "_longer: tiles - 1 -> tiles + 1",
+        "_longer: tl.minimum((limit - prefix) // QUERIES, tl.maximum(tiles - 1, 0)) -> (limit - prefix) // QUERIES",
+    ),
     "decides between two kernels of a GPU": (
         "plan_of: inputs.kv_indices.stride(0) == 1 -> inputs.kv_indices.stride(0) != 1",
         "plan_of: vectors and fits -> vectors or fits",
