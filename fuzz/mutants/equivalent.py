@@ -94,8 +94,8 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_longer: tl.maximum(tiles - 1, 0) -> 0",
     ),
     "another order of the programs in a round, each of them once": (
-        "_turn: (nth % 2 == 1) | (nth > 0) & ((nth + 1) * programs > total) -> (nth % 2 == 1) & ((nth > 0) & ((nth + 1) "
-        "* programs > total))",
+        "_turn: (nth % 2 == 1) | (nth > 0) & ((nth + 1) * programs > total) -> (nth % 2 == 1) & ((nth > 0) & ((nth + "
+        "1) * programs > total))",
         "_turn: (nth + 1) * programs -> nth + 1 + programs",
         "_turn: (nth + 1) * programs > total -> (nth + 1) * programs >= total",
         "_turn: (nth > 0) & ((nth + 1) * programs > total) -> (nth > 0) | ((nth + 1) * programs > total)",
