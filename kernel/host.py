@@ -7,9 +7,10 @@
 
 On Hopper others take their place where rows move in 16-byte pieces and there may be requests of more than a few keys:
 
-    schedule        lists the work; not launched where requests are few enough for each program to find its own
+    schedule        lists the work of more than 31 requests; of fewer each program finds its own
     prefill_hopper  four queries per program: requests of more than a few keys, chunks of split requests
-    rest            what `short` and `merge` do
+    rest            what `short` and `merge` do; in its place `short` goes first where nothing can be split and some
+                    request is short
 
 Reading order: `run`, `call` and `_launch` here, prefill.py, attend.py (the loop over keys), then lookup.py (who does
 what), short.py, lone.py, split.py and merge.py; for Hopper prefill_hopper.py, found.py,
@@ -184,14 +185,14 @@ def _launch_hopper(
     slots = plan.slots(num_kv_indices)
     scratch = _scratch(slots, lse)
     most = plan.items(total_q, batch, num_kv_indices)
-    way = plan.ways_to_items(batch)
+    way = plan.way_to_items(batch)
     listed = way == "listed"
     variant = (*variant, way)
     rows_at = (_HEADER + most) * _ITEM if listed else _HEADER * _ITEM
     items = torch.empty(rows_at + (_ROW * total_q if listed else 0), dtype=torch.int32, device=device)
     if listed:
         _launch_schedule(inputs, items, rows_at, plan, variant)
-    # Where keys are so few, some request is short. Its rows then begin at once: multiprocessors are left to them.
+    # Some request has no more keys than `short` takes. Its rows begin at once: multiprocessors are left to them.
     some_short = batch > 1 and num_kv_indices <= plan.short * batch
     beside = some_short and not slots
     if beside:

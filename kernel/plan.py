@@ -87,7 +87,7 @@ class Plan:
         """How many items the list holds at most, see schedule.py."""
         return total_q // self.tile.queries + batch + self.slots(num_kv_indices)
 
-    def ways_to_items(self, batch: int) -> str:
+    def way_to_items(self, batch: int) -> str:
         """How programs of prefill_hopper.py come by their items, its ITEMS."""
         return "one" if batch == 1 else "found" if batch <= self.found else "listed"
 

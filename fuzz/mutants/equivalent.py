@@ -75,7 +75,7 @@ _SAME: dict[str, tuple[str, ...]] = {
         "_launch_short: tensors[0] -> tensors[1]",
         "_launch_short: tensors[0] -> tensors[1] (2)",
     ),
-    "found or listed, items are the same": ("Plan.ways_to_items: batch <= self.found -> batch < self.found",),
+    "found or listed, items are the same": ("Plan.way_to_items: batch <= self.found -> batch < self.found",),
     "items in another order, each of them once: classes still grow, and a request's count of longer items still falls "
     "from all to none": (
         "choose: total > programs -> total >= programs",

@@ -19,7 +19,7 @@ MODULES = ("attend.py", "host.py", "lone.py", "lookup.py", "plan.py", "merge.py"
 HOPPER_MODULES = ("found.py", "listing.py", "prefill_hopper.py", "rest.py", "schedule.py")
 # Functions of the others that the kernel for Hopper alone comes to.
 FOR_HOPPER = (
-    "_launch_hopper", "_launch_schedule", "Plan.items", "Plan.ways_to_items", "find_requests", "count_chunks",
+    "_launch_hopper", "_launch_schedule", "Plan.items", "Plan.way_to_items", "find_requests", "count_chunks",
     "is_split_in_list",
 )  # fmt: skip
 # Calls whose arguments are shapes, axes and layouts: anything else in their place does not compile.
